@@ -363,7 +363,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         memory = ClientModelRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
         store.commit_receipt(row, memory)
         base = run_store.theta(round_.model, size)
-        (seen,) = run_store.updates(run, number, base)
+        (seen,) = run_store.updates(run, number, base, [row])
         assert seen.trained.tobytes() == (start + delta).tobytes()
         known = run_store.client_model(run, "pi-1").trained
         assert known is not None
@@ -376,7 +376,8 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
             np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)
         # The next round's global is another than the device's own model, so that there is a patch.
         run.state = run_store.write_state(
-            run, run.strategy.apply(run_store.context(run), run_store.updates(run, number, base))
+            run,
+            run.strategy.apply(run_store.context(run), run_store.updates(run, number, base, [row])),
         )
         run.state = msgspec.structs.replace(
             run.state, **dict(zip(("model", "model_hash"), shifted(run_store, run), strict=True))

@@ -147,7 +147,7 @@ class Course:
 
     def reports(self, number: int) -> dict[str, Report]:
         """A round's reports by device, of the updates that count."""
-        rows = self._store.updates(self.run.name, number)
+        rows = self._store.received(self.run.name, number).counted
         return {row.device: msgspec.msgpack.decode(row.report, type=Report) for row in rows}
 
     def model(self, device: str) -> Theta:

@@ -237,16 +237,14 @@ class RunStore(Vectors):
         run: Run,
         number: int,
         base: Theta,
-        rows: Iterable[UpdateRow] | None = None,
+        rows: Iterable[UpdateRow],
         orders: Mapping[str, OrderRow] | None = None,
     ) -> RoundUpdates:
-        """Return a round's updates to the global model ``base`` (n,), sorted by device.
+        """Return ``rows``, the updates that count in a round, to the global model ``base`` (n,).
 
-        ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` are as in
-        ``with_orders``.
+        They are sorted by device. ``orders`` are as in ``with_orders``.
         """
-        counted = self.store.updates(run.name, number) if rows is None else rows
-        by_device = sorted(counted, key=lambda row: row.device)
+        by_device = sorted(rows, key=lambda row: row.device)
         return RoundUpdates(
             run.widths, self, base, tuple(self.with_orders(run, number, by_device, orders))
         )

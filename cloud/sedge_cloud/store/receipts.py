@@ -117,14 +117,6 @@ class Receipts(Database):
                 db.execute(_NEWER_CLIENT_MODEL, msgspec.structs.astuple(client))
         return row
 
-    def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """Return a round's updates that are neither rejected nor late, sorted by device."""
-        sql = (
-            "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
-            " ORDER BY device"
-        )
-        return self._rows(UpdateRow, sql, run, number)
-
     def received(self, run: str, number: int, since: int | None = None) -> Received:
         """Return a round's receipts, and the late updates that arrived in rounds ``since`` to ``number``.
 

@@ -84,7 +84,7 @@ def assert_only_a_reject_is_stored(cloud: Cloud, blob: bytes) -> None:
     row = cloud.store.update(RUN, 1, "a")
     assert row is not None and (row.rejected, row.detail) == (answer.reason, answer.detail)
     assert row.report == b"" and row.rejected
-    assert cloud.store.updates(RUN, 1) == [] and cloud.store.client_model(RUN, "a") is None
+    assert cloud.store.received(RUN, 1).counted == [] and cloud.store.client_model(RUN, "a") is None
     assert cloud.run_row() == before
     (again,) = cloud.offer("a", blob, number=2)
     assert again == answer

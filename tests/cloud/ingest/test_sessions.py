@@ -109,7 +109,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud) -> None:
     cloud.hello("a")
     assert cloud.order("a") == order  # the round goes on
     cloud.answer("a")
-    assert len(cloud.store.updates(RUN, 1)) == 1
+    assert len(cloud.store.received(RUN, 1).counted) == 1
 
 
 @on_both

@@ -126,7 +126,7 @@ def test_a_turn_ends_when_much_has_arrived(cloud: Cloud, monkeypatch: pytest.Mon
     monkeypatch.setattr(inbox, "MAX_TURN", 2)
     with pytest.raises(AssertionError):  # the second one is answered at once, with the first
         arrive(cloud, "a", "b")
-    assert {row.device for row in cloud.store.updates(RUN, 1)} == {"a", "b"}
+    assert {row.device for row in cloud.store.received(RUN, 1).counted} == {"a", "b"}
 
 
 def test_a_receipt_has_the_lengths_that_the_filter_measures(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_a_receipt_has_the_lengths_that_the_filter_measures(tmp_path: Path) -> N
     cloud.send("a", "b")
     cloud.poll()
     cloud.upload("a", update(cloud.order("a"), random_theta(7)))
-    (row,), (order,) = cloud.store.updates(RUN, 2), cloud.store.orders(RUN, 2)[:1]
+    (row,), (order,) = cloud.store.received(RUN, 2).counted, cloud.store.orders(RUN, 2)[:1]
     run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
     base = run_store.theta(run.state.model, LAYOUT.size)
-    given = run_store.updates(run, 2, base)
+    given = run_store.updates(run, 2, base, [row])
     (seen,) = given
     assert order.patch_hash and (row.patch_length, row.delta_length) == lengths(seen)
     assert row.patch_length and row.delta_length

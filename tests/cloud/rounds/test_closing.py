@@ -47,7 +47,7 @@ def test_what_another_process_receives_meanwhile_counts(
     """An update of c, and that d declines."""
     cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c", "d"))
     offer(cloud)
-    (sample,) = (row for row in cloud.store.updates(RUN, 1) if row.device == "a")
+    (sample,) = (row for row in cloud.store.received(RUN, 1).counted if row.device == "a")
     other, blob = cloud.second_store(), small_update(cloud.order("c"), seed=9)
 
     def receive() -> None:

@@ -225,7 +225,7 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
     assert cloud.core.counters["late"] == 1
     known = cloud.store.client_model(RUN, "c")
     assert known is not None and (known.round, known.blob) == (1, sha256)
-    assert cloud.state() == after_round_1 and len(cloud.store.updates(RUN, 1)) == 2
+    assert cloud.state() == after_round_1 and len(cloud.store.received(RUN, 1).counted) == 2
     # It does not count as an answer to the open round.
     assert cloud.core.open[RUN].row.round == 2 and cloud.core.open[RUN].waiting_for("c")
     # After a newer one it is a receipt and nothing more.

@@ -305,10 +305,10 @@ def test_what_the_disk_has_lost(tmp_path: Path) -> None:
     row = msgspec.structs.replace(GOOD, blob=hashlib.sha256(b"another").digest())
     store.commit_receipt(row, None, small)
     assert "does not match its sha256" in store.missing_reason(row.blob)
-    assert [r.device for r in store.updates("run", 1)] == ["a"]
+    assert [r.device for r in store.received("run", 1).counted] == ["a"]
     store.reject(row.refused("malformed", "lost"))
     found = store.update("run", 1, "a")
-    assert store.updates("run", 1) == [] and found is not None
+    assert store.received("run", 1).counted == [] and found is not None
     assert (found.rejected, found.detail) == ("malformed", "lost")
 
 

@@ -78,7 +78,9 @@ def courses(config: CloudConfig) -> dict[str, Course]:
 def _course(store: Store, name: str) -> Course:
     rows = store.rounds(name)
     summaries = [msgspec.msgpack.decode(row.summary, type=Summary) for row in rows if row.summary]
-    updates = {(name, row.round, u.device) for row in rows for u in store.updates(name, row.round)}
+    updates = {
+        (name, row.round, u.device) for row in rows for u in store.received(name, row.round).counted
+    }
     return Course([row.model_hash for row in rows], summaries, updates)
 
 

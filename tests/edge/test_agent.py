@@ -21,12 +21,12 @@ from tests.edge.harness import (
 )
 
 from sedge_edge.agent import Agent, StartJob
-from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import (
+    MAX_RUNS,
     Busy,
     Cancel,
     Committed,

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from sedge_edge.rounds.budget import Spent
-from sedge_edge.rounds.state import MAX_RUNS, Attempt, Stopped
+from sedge_edge.rounds.state import Attempt, Stopped
 from sedge_edge.rounds.taken_policies import MAX_POLICIES, TakenPolicy
-from sedge_protocol.wire.messages import Count, Id, Order, Round
+from sedge_protocol.wire.messages import MAX_RUNS, Count, Id, Order, Round
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.settings import MAX_SETTINGS_BYTES
 from sedge_protocol.wire.signing_keys import MAX_REPLACED

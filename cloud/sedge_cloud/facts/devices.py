@@ -23,7 +23,6 @@ from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
 from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
 
-UNSEEN = SessionRow("")
 # Matches the release number in an agent's version string.
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 # A device's trend compares means over this many values.
@@ -40,7 +39,7 @@ class KnownDevice:
 
     row: DeviceRow
     hello: Hello | None = None
-    session: SessionRow = UNSEEN
+    session: SessionRow = field(default_factory=SessionRow)
     pasts: dict[str, DevicePast] = field(default_factory=dict[str, DevicePast])
     paused: float | None = None
 

@@ -7,12 +7,8 @@ import msgspec
 from sedge_cloud.ingest.rate_limit import TokenBucket
 from sedge_cloud.runs.terms import abilities, keeps_model
 from sedge_cloud.store.rows import DeviceRow, SessionRow
-from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.messages import MAX_RUNS, Hello
 from sedge_protocol.wire.peer import Peer
-
-# The number of runs whose model a device keeps.
-MAX_RUNS = 16
-UNSEEN = SessionRow("")
 
 
 @dataclass
@@ -28,7 +24,7 @@ class Device:
     row: DeviceRow
     peer: Peer
     hello: Hello | None = None
-    session: SessionRow = UNSEEN
+    session: SessionRow = field(default_factory=SessionRow)
     warn_at: float = 0.0
     refuse_at: float = 0.0
     repeats: int = 0

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from sedge_cloud.ingest.device import UNSEEN, Device
+from sedge_cloud.ingest.device import Device
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import FrameError, VersionError
@@ -98,7 +98,7 @@ class Kept:
         sessions = {session.device: session for session in stored}
         for name in ours:
             if name in rows:
-                session = self._stirred.get(name) or sessions.get(name, UNSEEN)
+                session = self._stirred.get(name) or sessions.get(name, SessionRow())
                 self.keep(rows[name], msgspec.structs.replace(session, online=False))
                 continue
             self._strangers[name] = None

@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
-from sedge_cloud.ingest.device import UNSEEN, Device
+from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.first_version import FirstVersion
 from sedge_cloud.ingest.joining import Joining
 from sedge_cloud.ingest.kept import Kept
@@ -126,7 +126,7 @@ class Fleet:
             if device is not None:
                 self.leave(device, now)
                 self.returning.discard(name)
-            fresh = self._kept.keep(row, UNSEEN)
+            fresh = self._kept.keep(row, SessionRow())
             if device is not None:
                 self.note(fresh)  # what was observed under the old secret no longer applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]

@@ -341,7 +341,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """A device as the coordinator has observed it.
+    """A device as the coordinator has observed it; by default, a device that it never has.
 
     It has been ``online``, or offline, ``since``; ``heard`` is when it was last heard from. Its last
     dropped message was at ``error_at``, for the reason ``error``; it has waited since ``waits_since``, for
@@ -350,7 +350,7 @@ class SessionRow(msgspec.Struct, frozen=True):
     are seconds on the wall clock, 0 for unknown. ``changed`` grows with each change to a device.
     """
 
-    device: str
+    device: str = ""
     online: bool = False
     since: float = 0.0
     heard: float = 0.0

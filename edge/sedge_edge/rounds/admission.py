@@ -7,12 +7,12 @@ from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import Budget
 from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.frozen_data import bundle_facts
-from sedge_edge.rounds.state import MAX_RUNS, StateStore, TooManyRuns
+from sedge_edge.rounds.state import StateStore, TooManyRuns
 from sedge_edge.rounds.trust import Trust
 from sedge_protocol.errors import CodecError, RemoteError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.extensions import unannounced
-from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.messages import MAX_RUNS, Order
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.refusals import OTHER_LAYOUT
 from sedge_protocol.wire.signing_keys import SigningKeys

@@ -9,7 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sedge_edge.rounds.state import MAX_RUNS, AgentState
+from sedge_edge.rounds.state import AgentState
+from sedge_protocol.wire.messages import MAX_RUNS
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

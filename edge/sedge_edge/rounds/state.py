@@ -23,15 +23,12 @@ from sedge_edge.rounds.run_state import RunState
 from sedge_edge.rounds.taken_policies import TakenPolicy, remembered
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
-from sedge_protocol.wire.messages import EVALUATE, Count, Order, Round
+from sedge_protocol.wire.messages import EVALUATE, MAX_RUNS, Count, Order, Round
 from sedge_protocol.wire.refusals import TOO_MANY_RUNS, TOO_MANY_STARTS
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
-# The number of runs whose state is kept. Each takes the size of a bundle plus up to six times the model's
-# size.
-MAX_RUNS = 16
 # How many seconds to wait after a disk write has failed.
 DISK_RETRY_S = 30.0
 # An order is refused once this many starts of the agent have begun it without finishing it. One may be a

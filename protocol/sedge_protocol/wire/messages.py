@@ -33,7 +33,6 @@ Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 # A policy (policy.py) with its signature.
 MAX_POLICY_BYTES = 4096
 SealedPolicy: TypeAlias = Annotated[bytes, Meta(max_length=MAX_POLICY_BYTES)]
-
 # The sizes of an uncompressed P-256 point and of a proof (joining.py).
 POINT_BYTES, PROOF_BYTES = 65, 16
 Point: TypeAlias = Annotated[bytes, Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)]
@@ -43,8 +42,9 @@ JoinState: TypeAlias = Literal["pending", "accepted", "refused"]
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
-# The maximum number of steps in an order; a longer chain is rarely smaller than the whole model.
-MAX_STEPS = 32
+# The maximum number of steps in an order, as a longer chain is rarely smaller than the whole model, and the
+# number of runs whose state a device keeps: at most a bundle and six times the model's size for each.
+MAX_STEPS, MAX_RUNS = 32, 16
 Versions: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(min_length=1, max_length=16)
 ]
@@ -81,7 +81,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """The Maximum Packet Size in bytes of the device's broker, if below 266304; 0: none is announced."""
     padding: Padding = b""
     """In a doctor's HELLO only (3.4): the answering WELCOME carries the same padding."""
-    holds: Annotated[tuple[Id, ...], Meta(max_length=16)] | None = None
+    holds: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUNS)] | None = None
     """The runs for which the device keeps state (5.12), so that no order relies on state that is missing;
     nil: not stated."""
     leaves: bool = False

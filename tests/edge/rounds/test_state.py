@@ -9,10 +9,10 @@ import pytest
 from tests.edge.disk_faults import FullDisk
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import MAX_RUNS, SCHEMA, AgentState, Pending, StateStore, TooManyRuns
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, TooManyRuns
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
-from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.messages import MAX_RUNS, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
 from sedge_protocol.wire.work import PatchChoice, Step, Work

@@ -26,7 +26,15 @@ from typing import TypeAlias
 import msgspec
 
 from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_cloud.store.schema import FAILED, STOPPED
 from sedge_protocol.wire.messages import Order
+
+# Why a run's round is over, by the run's status, for devices still working on it; a deleted run has none.
+WHY_OVER = {
+    "": "the run was deleted",
+    STOPPED: "the run was stopped",
+    FAILED: "the run has failed",
+}
 
 
 @dataclass(frozen=True)

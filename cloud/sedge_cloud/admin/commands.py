@@ -1,7 +1,6 @@
-"""Commands for runs (``export``, ``resume``, ``delete``) and for the whole state.
+"""The commands ``run export``, ``resume``, ``delete``, ``prune``, ``backup``, ``restore``, ``store copy``.
 
-These are ``prune``, ``backup``, ``restore`` and ``store copy``. All commands open the state through
-``open_state`` or ``open_reader``.
+``open_state`` and ``open_reader`` open the store for most commands of the other modules, too.
 """
 
 import argparse

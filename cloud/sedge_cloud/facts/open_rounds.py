@@ -12,6 +12,7 @@ from sedge_cloud.figures.numbers import natural, quantity
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RoundRow, RunRow
+from sedge_cloud.store.schema import FINISHED
 from sedge_cloud.store.selector import Choice, parse
 
 NEVER = (
@@ -63,7 +64,7 @@ class Waits:
             run=row.run,
             round=row.round,
             task=row.task,
-            state="open" if running else "newcomers" if run.status == "finished" else "void",
+            state="open" if running else "newcomers" if run.status == FINISHED else "void",
             opened=when(row.opened),
             cohort=len(orders),
             updates=len(updates),

@@ -24,11 +24,11 @@ from sedge_cloud.facts.records import (
 )
 from sedge_cloud.figures.numbers import clock, listed, quantity
 from sedge_cloud.runs.terms import its_limit
+from sedge_cloud.store.schema import FAILED, RUNNING
+from sedge_protocol.host.blobs import FREE_FRACTION, FREE_MAX_BYTES
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
 ENOUGH_FREE_BYTES = 10**9
-# With less free space than this, no blobs are written (blobs.py).
-FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0
 # How long an error in the coordinator, or a dropped message, is listed as a problem.
 RECENT = timedelta(minutes=10)
@@ -94,7 +94,7 @@ def _problem(
 def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
     it = facts.coordinator
     if not it.running:
-        busy: Severity = "error" if any(r.status == "running" for r in facts.runs) else "warning"
+        busy: Severity = "error" if any(r.status == RUNNING for r in facts.runs) else "warning"
         text = "is not running or hangs: it shows no sign of life"
         yield _problem("coordinator_silent", "coordinator", text, it.heard, severity=busy)
     elif not it.link:
@@ -111,7 +111,7 @@ def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
 def _of_disk(facts: Fleet) -> Iterator[Problem]:
     disk = facts.disk
     free = f"{disk.free / 1e6:,.0f} MB are free in {disk.path}"
-    if disk.free < min(FULL_BYTES, disk.total / 20):
+    if disk.free < min(FREE_MAX_BYTES, FREE_FRACTION * disk.total):  # as in blobs.py
         yield _problem("disk_full", "disk", f"is full: {free}, and updates are refused")
     elif disk.free < ENOUGH_FREE_BYTES:
         yield _problem("disk_low", "disk", f"is low: {free}", severity="warning")
@@ -127,9 +127,9 @@ def _of_rollout(it: RolloutFacts | None, subject: str, run: str = "") -> Iterato
 
 
 def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
-    if run.status == "failed" and newest:
+    if run.status == FAILED and newest:
         yield _problem("run_failed", run.run, f"has failed: {run.why}", run=run.run)
-    if run.status != "running":
+    if run.status != RUNNING:
         return
     if run.why:
         since = run.rounds[-1].closed if run.rounds else run.created
@@ -189,7 +189,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
 
 def device_problems(facts: Fleet) -> Iterator[Problem]:
     """Yield the problems that concern devices, whether or not a round waits for them."""
-    running = [run for run in facts.runs if run.status == "running"]
+    running = [run for run in facts.runs if run.status == RUNNING]
     if running:
         yield from _never_connected(facts)
     short = any(run.why for run in running)

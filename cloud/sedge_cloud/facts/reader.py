@@ -52,6 +52,7 @@ from sedge_cloud.store.rows import (
     RoundRow,
     RunRow,
 )
+from sedge_cloud.store.schema import FAILED, FINISHED
 from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
@@ -301,7 +302,7 @@ class Reader:
             why = known.waits[1]
             if why and (asking := len(self.store.joins(["pending"]))):
                 why += f"; {asking} more {'asks' if asking == 1 else 'ask'} to join"
-        elif row.status in ("failed", "finished"):
+        elif row.status in (FAILED, FINISHED):
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()
         state, config = fields_of(row)

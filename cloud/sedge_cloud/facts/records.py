@@ -14,6 +14,7 @@ import msgspec
 from sedge_cloud.figures.numbers import rounds_text
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
+from sedge_cloud.store.schema import RUNNING
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.settings import Value
 
@@ -334,7 +335,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self, name: str | None = None) -> RunFacts | None:
         """Return the run with this name, or else the newest running run, or else the newest run."""
-        running = [run for run in self.runs if run.status == "running"]
+        running = [run for run in self.runs if run.status == RUNNING]
         named = None if name is None else self.run(name)
         return named or next(reversed(running or self.runs), None)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.hints import Declined, DiskFailed, Hint, Ordered, Over
+from sedge_cloud.hints import WHY_OVER, Declined, DiskFailed, Hint, Ordered, Over
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
 from sedge_cloud.runs.loaded import Runs
@@ -29,13 +29,6 @@ from sedge_protocol.wire.messages import Cancel, Order
 # An order that has not been answered for this long is sent again, as a broker may have dropped it.
 RESEND_S = 60.0
 SERVING = "serving"  # the phase in which a finished run sends newcomers its model
-# Why a run has ended, by its status. Devices still working on the run are told this. A deleted run has no
-# status.
-WHY_OVER = {
-    "": "the run was deleted",
-    "stopped": "the run was stopped",
-    "failed": "the run has failed",
-}
 
 
 class OpenOrders:

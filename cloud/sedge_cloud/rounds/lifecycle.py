@@ -46,11 +46,13 @@ from sedge_cloud.runs.asked import AskedRound, read_asked
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, Received, RoundRow, UpdateRow
+from sedge_cloud.store.schema import FAILED as FAILED
+from sedge_cloud.store.schema import FINISHED as FINISHED
+from sedge_cloud.store.schema import RUNNING as RUNNING
+from sedge_cloud.store.schema import STOPPED as STOPPED
 from sedge_protocol.decimal_shares import ceil_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN
-
-RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
 
 class Event(StrEnum):

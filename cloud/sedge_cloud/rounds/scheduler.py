@@ -13,6 +13,7 @@ from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.hints import (
+    WHY_OVER,
     Answered,
     Begun,
     Declined,
@@ -33,6 +34,7 @@ from sedge_cloud.rounds.lifecycle import (
     ROUND,
     RUN,
     RUNNING,
+    STOPPED,
     Event,
     LiveRun,
     OpenRound,
@@ -327,7 +329,7 @@ class Scheduler:
         live = self.live.pop(run, None)
         if live is None or live.run.status != RUNNING:
             return []
-        return [*self._void(live, "the run was deleted"), RunEnded(run, "deleted")]
+        return [*self._void(live), RunEnded(run, "deleted")]
 
     def add_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
         """Load a run from the store, or reload a resumed one, with its open round if it is running."""
@@ -357,7 +359,7 @@ class Scheduler:
 
     def stop(self, live: LiveRun) -> list[CloudEffect | Hint]:
         """End a run that the operator has stopped; its open round is not aggregated."""
-        void = self._void(live, "the run was stopped")
+        void = self._void(live, STOPPED)
         live.end(Event.STOP)
         return [*void, RunEnded(live.run.name, live.run.status)]
 
@@ -370,15 +372,16 @@ class Scheduler:
 
     def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
         """End a running run. An open round becomes void."""
-        void, status = self._void(live, f"the run has {RUN[RUNNING][event]}"), RUN[RUNNING][event]
+        status = RUN[RUNNING][event]
+        void = self._void(live, status)
         with suppress(ConfigError):
             self._store.set_status(live.run.name, status, why, self._wall(now))
         live.end(event)
         return [*void, RunEnded(live.run.name, live.run.status, why)]
 
-    def _void(self, live: LiveRun, why: str) -> list[Over]:
-        """Return a hint that cancels a run's open round on its devices; an empty list if none is open."""
-        return [Over(live.run.name, why)] if live.round is not None else []
+    def _void(self, live: LiveRun, status: str = "") -> list[Over]:
+        """Return a hint that cancels the open round of a run that has ended, if there is one."""
+        return [Over(live.run.name, WHY_OVER[status])] if live.round is not None else []
 
 
 def _ordered(

@@ -11,6 +11,7 @@ from sedge_cloud.config import KeepConfig
 from sedge_cloud.runs.run import state_of
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.schema import FINISHED
 
 # A blob is written before the row that names it, sometimes by a command that runs while the service does.
 # So a blob younger than this is not collected even if no row names it.
@@ -18,7 +19,6 @@ ORPHAN_AGE_S = 60.0
 # Parts of uploads are kept for a day, as a device may lose its connection during an upload and
 # return the next day.
 PART_AGE_S = 86_400.0
-FINISHED = "finished"
 
 
 class Pruned(NamedTuple):

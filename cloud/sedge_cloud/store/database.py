@@ -24,7 +24,7 @@ from sedge_cloud.store.rows import (
     RunRow,
     TrafficRow,
 )
-from sedge_cloud.store.schema import named_blobs_sql, steps_of
+from sedge_cloud.store.schema import FINISHED, RUNNING, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
 
@@ -171,7 +171,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """
         with self._transaction(leads=True) as db:
-            self._require_run(db, row.run, "finished", alone=True)
+            self._require_run(db, row.run, FINISHED, alone=True)
             if not db.execute(
                 "SELECT 1 FROM rounds WHERE run = ? AND round = ?", (row.run, row.round)
             ).fetchone():
@@ -215,7 +215,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             )
             sql = "UPDATE runs SET state = ?, sums = COALESCE(?, sums) WHERE run = ?"
             db.execute(sql, (closed.state, it.sums or None, run))
-            if closed.status != "running":
+            if closed.status != RUNNING:
                 sql = (
                     "UPDATE runs SET status = ?, why = ?, ended = ?"
                     " WHERE run = ? AND status != 'stopped'"

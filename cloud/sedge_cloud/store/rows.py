@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from sedge_cloud.store.schema import RUNNING
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.work import Work
@@ -47,9 +48,8 @@ class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
-    with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty. ``why``
-    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, its requirements
-    on devices, and ``sums`` of ``RunSums``, the totals of its closed rounds; each may be empty.
+    with fewer channels, widest first, ``terms`` of ``Terms``, and ``sums`` of ``RunSums``. ``frozen`` is
+    the blob of frozen data. These four may be empty. ``why`` and ``ended`` say why and when it ended.
     """
 
     run: str
@@ -68,7 +68,7 @@ class RunRow(msgspec.Struct, frozen=True):
     @property
     def has_ended(self) -> bool:
         """Return True if the run is no longer running."""
-        return self.status != "running"
+        return self.status != RUNNING
 
     @property
     def bundles(self) -> tuple[bytes, ...]:

@@ -11,6 +11,8 @@ import msgspec
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
+# The states of a run.
+RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 # The schema version, which grows with every change to the tables. ``MIGRATIONS`` has the
 # statements that lead from each schema to the next.
 SCHEMA = 10

@@ -1,9 +1,9 @@
 """Draws the devices of a round from those that can do the run's work, and plans their orders.
 
 A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
-from the others. Resting devices (resting.py) are drawn only if there are too few others. Apart
-from who rests, the result depends only on the store, on which devices are online, and on their hellos, so
-it is the same after a restart.
+from the others. Resting devices (resting.py) are drawn only if there are too few others. Apart from them,
+the result depends only on the store, on which devices are online, and on their hellos, so it is the same
+after a restart.
 """
 
 from collections.abc import Callable, Collection, Sequence

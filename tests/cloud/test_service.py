@@ -157,11 +157,14 @@ def test_it_answers_whoever_asks_and_names_a_second_coordinator(
 def test_a_device_unlike_the_others_is_named(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "sedge.cloud")
     summary = Summary("r", 3, "train", 2, 0, (), 0, 0, 0, 0, {}, distrusted={"b": 0.125})
     bench.service._report(RoundClosed(summary))
     assert ("sedge.cloud", logging.WARNING) in [entry[:2] for entry in caplog.record_tuples]
     assert caplog.messages[-1].startswith("run r, round 3: the update of b is unlike the others")
     assert caplog.messages[-1].endswith("weighted by 0.125")
+    closed = "run r, round 3: closed with 0 of 2 updates, accuracy 0.0000 before, 0.0000 after"
+    assert caplog.messages[-2] == closed
 
 
 def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -> None:

@@ -170,7 +170,7 @@ class Seen:
 
     devices: Collection[str]
     tally: Tally
-    round: int = 0
+    round: int
     metric: str = ""
     kept: Set[str] = frozenset()
 

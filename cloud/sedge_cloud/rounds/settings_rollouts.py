@@ -105,5 +105,5 @@ class SettingsRollouts:
             tally = tally_of(row, self._store, names, at)
             kept = {device for device, why in tally.new.failed.items() if why == GONE}
             yield from proceed(
-                row, row.read_progress(), Seen(names, tally, kept=kept), self._store, at
+                row, row.read_progress(), Seen(names, tally, 0, kept=kept), self._store, at
             )

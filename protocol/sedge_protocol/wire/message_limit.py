@@ -110,7 +110,7 @@ class LimitProbe:
 
     def _try(self, place: int, now: float) -> None:
         """Try another size, or finish if the limit is known."""
-        self._number += 2  # skip the last pair's small message, which says nothing about this size
+        # After the last pair's small message, which says nothing about this size.
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:
             self._place, self._due = place, now

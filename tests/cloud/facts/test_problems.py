@@ -251,6 +251,8 @@ def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None
     manifest = describe(blob, 2**12)
     cloud.say("b", Offer(RUN, 1, manifest, 1), manifest.transfer)
     assert doing("b") == ("sends its update", 2)
+    b = seen.facts().devices[1]
+    assert (b.device, b.done, b.total) == ("b", 0, 0)
 
 
 @on_both

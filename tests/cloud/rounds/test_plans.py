@@ -367,9 +367,9 @@ def _mask(cloud: Cloud, order: Order) -> bytes | None:
 def test_a_width_of_its_own(tmp_path: Path) -> None:
     """Its bundle, a start of that layout, an update of that layout, and a client model of that layout."""
     narrow = random_theta(4, HALF.size)
-    gives("b", start=narrow, width=1)
+    gives("b", start=narrow, width=1, select=UpdateSelection())
     cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
-    cloud.hello()
+    cloud.hello(codecs=ALL)
     whole, order = cloud.order("a"), cloud.order("b")
     run = cloud.core.runs[RUN]
     assert (whole.bundle, order.bundle) == run.bundles
@@ -391,11 +391,19 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     context = cloud.core.run_store.context(run)
     assert [width.layout for width in context.widths] == [LAYOUT, HALF] and context.axes == AXES
     assert [width.dropped for width in context.widths] == [0.0, 0.5]
-    del given.PLANS["b"]  # back to the whole model: nothing of the other layout is used
+    mask = cloud.order("b").context
+    sends(cloud, "b", part(0, size=HALF.size), _mask(cloud, cloud.order("b")))
+    cloud.answer("a")  # an update that sends nothing leaves the device its last mask
+    assert mask and cloud.order("b").context == mask
+    gives(
+        "b", select=UpdateSelection()
+    )  # back to the whole model: nothing of the other layout is used
     cloud.restart()
-    cloud.hello()
-    sends(cloud, "b", change)
+    cloud.hello(codecs=ALL)
+    sends(cloud, "b", change, _mask(cloud, cloud.order("b")))
     cloud.answer("a")
-    assert cloud.order("b").bundle == whole.bundle and cloud.order("b").context == b""
-    cloud.answer("a", "b")
+    for count in (0, LAYOUT.size, 1):  # the first two have no mask of their own
+        assert cloud.order("b").bundle == whole.bundle and cloud.order("b").context == b""
+        sends(cloud, "b", part(count))
+        cloud.answer("a")
     assert known(cloud, "b").width == 0

@@ -9,6 +9,7 @@ from sedge_protocol.wire.message_limit import (
     MOST_SILENCE_S,
     PACKET_SIZES,
     SILENCE_S,
+    SMALL,
     LimitProbe,
 )
 
@@ -105,6 +106,14 @@ def test_links_that_break_for_another_reason_say_nothing_of_sizes() -> None:
         probe.poll(0.0)
         probe.disconnected()
     assert Broker(10**6).measure(probe) == PACKET_SIZES[-1]
+
+
+def test_numbers_that_were_not_sent_prove_nothing() -> None:
+    probe = LimitProbe()
+    probe.connected(2000, 0.0)
+    for number in {*range(100)} - {number for number, _ in probe.poll(0.0)}:
+        probe.came_back(number, 0.0)
+    assert probe.poll(0.0) == [] and [size for _, size in probe.poll(SILENCE_S)] == [1024, SMALL]
 
 
 def test_over_a_slow_link_an_earlier_message_of_the_size_proves_it() -> None:

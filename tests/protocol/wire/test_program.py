@@ -417,6 +417,19 @@ def test_what_the_exporter_writes_is_taken() -> None:
     check_program(model().SerializeToString())
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"), [(TensorProto.FLOAT, 4), (TensorProto.INT64, 8), (TensorProto.BOOL, 1)]
+)
+def test_constants_take_as_much_as_their_elements(kind: int, size: int) -> None:
+    most = model()
+    fits = (64 * 2**20 - 50) // size  # the other constants take 50 bytes
+    large = most.graph.initializer.add(name="large", data_type=kind, dims=[fits])
+    check_program(most.SerializeToString())
+    large.dims[0] += 1
+    with pytest.raises(CodecError, match=r"initializer\[5\]: expected at most 67108864 bytes"):
+        check_program(most.SerializeToString())
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused(what: str) -> None:
     change, said = REFUSED[what]

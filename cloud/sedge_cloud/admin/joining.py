@@ -42,11 +42,11 @@ MAX_USES = 100_000
 def make_token(
     store: Store,
     cloud: CloudConfig,
-    uses: int = 1,
-    expires_s: float = 3600.0,
-    tags: Mapping[str, str] | None = None,
-    accepts: bool = False,
-    device: str = "",
+    uses: int,
+    expires_s: float,
+    tags: Mapping[str, str],
+    accepts: bool,
+    device: str,
 ) -> TokenRow:
     """Create a token and its broker account. The caller must reload the broker.
 
@@ -54,15 +54,15 @@ def make_token(
     """
     if not 1 <= uses <= (1 if device else MAX_USES):
         raise ConfigError("--count", uses, "1 with --device" if device else f"1 to {MAX_USES}")
-    if len(tags or {}) > MAX_TAGS:
-        raise ConfigError("--tags", f"{len(tags or {})} tags", f"at most {MAX_TAGS}")
-    for key, value in (tags or {}).items():
+    if len(tags) > MAX_TAGS:
+        raise ConfigError("--tags", f"{len(tags)} tags", f"at most {MAX_TAGS}")
+    for key, value in tags.items():
         check_tag(key, value)
     if device:
         check_id(device, "--device")
     secret, now = os.urandom(SECRET_BYTES), time.time()
     row = TokenRow(
-        f"{TOKEN_PREFIX}{token_hex(6)}", secret, device, tags_coded(tags or {}), uses, accepts,
+        f"{TOKEN_PREFIX}{token_hex(6)}", secret, device, tags_coded(tags), uses, accepts,
         now, now + expires_s, account=cloud.broker.device_password_file is not None,
     )  # fmt: skip
     if cloud.broker.device_password_file is not None:

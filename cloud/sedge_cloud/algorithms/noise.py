@@ -47,7 +47,7 @@ class Noise:
 
 
 def private_update(
-    updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
+    updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice]
 ) -> Update:
     """Combine updates of theta (n,) into a single update, their noisy mean.
 

@@ -15,7 +15,7 @@ from sedge_cloud.figures.numbers import rounds_text
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_cloud.store.schema import RUNNING
-from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.settings import Value
 
 # The codes of all problems, which serve as labels for metrics and are used by notices and filters. The last
@@ -70,7 +70,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     code: Code
     text: str
-    since: datetime | None = None
+    since: datetime | None
 
 
 class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
@@ -87,7 +87,7 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
     round: int
     task: str
     state: Literal["open", "closed", "newcomers", "void"]
-    opened: datetime | None = None
+    opened: datetime | None
     closed: datetime | None = None
     needed: int = 0
     least: int = 0
@@ -131,7 +131,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     state: RolloutState
     created: datetime | None
-    ended: datetime | None = None
+    ended: datetime | None
     phase: int
     phases: int
     share: float
@@ -141,9 +141,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     waiting: int
     awaited: tuple[str, ...] = ()
-    where: str = ""
-    failures: dict[str, str] = {}
-    why: str = ""
+    where: str
+    failures: dict[str, str]
+    why: str
     settings: dict[str, Value] = {}
     added: PhaseFacts | None = None
 
@@ -175,19 +175,19 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     strategy: str
     created: datetime | None
-    ended: datetime | None = None
+    ended: datetime | None
     closed_rounds: int
     total_rounds: int
     training_rounds: int
-    why: str = ""
-    open: RoundFacts | None = None
-    rounds: tuple[RoundFacts, ...] = ()
-    sums: RunSums = RunSums()
-    groups: dict[str, tuple[str, ...]] = {}
-    unable: dict[str, str] = {}
-    tensors: dict[str, int] = {}
-    rollout: RolloutFacts | None = None
-    privacy: PrivacyFacts | None = None
+    why: str
+    open: RoundFacts | None
+    rounds: tuple[RoundFacts, ...]
+    sums: RunSums
+    groups: dict[str, tuple[str, ...]]
+    unable: dict[str, str]
+    tensors: dict[str, int]
+    rollout: RolloutFacts | None
+    privacy: PrivacyFacts | None
 
     @property
     def progress(self) -> str:
@@ -209,33 +209,33 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     state: DeviceState
-    since: datetime | None = None
-    heard: datetime | None = None
-    enrolled: datetime | None = None
-    version: str = ""
-    backends: tuple[str, ...] = ()
-    memory_mb: int = 0
-    num_train: int = 0
-    updates: int = 0
-    metric: Metric = ACCURACY
-    before: float | None = None
-    after: float | None = None
-    change: float | None = None
-    seconds: float | None = None
-    up: int = 0
-    down: int = 0
-    strikes: int = 0
-    waits: str = ""
-    waits_since: datetime | None = None
-    order: tuple[str, int] = ("", 0)
-    doing: str = ""
-    doing_since: datetime | None = None
-    done: int = 0
-    total: int = 0
-    error: str = ""
-    error_since: datetime | None = None
-    history: tuple[float, ...] = ()
-    trouble: Problem | None = None
+    since: datetime | None
+    heard: datetime | None
+    enrolled: datetime | None
+    version: str
+    backends: tuple[str, ...]
+    memory_mb: int
+    num_train: int
+    updates: int
+    metric: Metric
+    before: float | None
+    after: float | None
+    change: float | None
+    seconds: float | None
+    up: int
+    down: int
+    strikes: int
+    waits: str
+    waits_since: datetime | None
+    order: tuple[str, int]
+    doing: str
+    doing_since: datetime | None
+    done: int
+    total: int
+    error: str
+    error_since: datetime | None
+    history: tuple[float, ...]
+    trouble: Problem | None
 
 
 class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,9 +248,9 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     used: int
     free: int
     total: int
-    daily: float | None = None
-    watched_s: float = 0.0
-    full_in_days: float | None = None
+    daily: float | None
+    watched_s: float
+    full_in_days: float | None
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,15 +261,15 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     running: bool
-    since: datetime | None = None
-    heard: datetime | None = None
-    link: bool = False
-    link_since: datetime | None = None
-    link_error: str = ""
-    max_packet: int = 0
-    error: str = ""
-    error_since: datetime | None = None
-    counters: dict[str, int] = {}
+    since: datetime | None
+    heard: datetime | None
+    link: bool
+    link_since: datetime | None
+    link_error: str
+    max_packet: int
+    error: str
+    error_since: datetime | None
+    counters: dict[str, int]
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,9 +310,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunFacts, ...]
     devices: tuple[DeviceFacts, ...]
     states: dict[DeviceState, int]
-    versions: tuple[AgentVersion, ...] = ()
-    processes: tuple[ProcessFacts, ...] = ()
-    settings: RolloutFacts | None = None
+    versions: tuple[AgentVersion, ...]
+    processes: tuple[ProcessFacts, ...]
+    settings: RolloutFacts | None
 
     @property
     def is_large(self) -> bool:

@@ -68,8 +68,8 @@ class Label:
     x: float
     y: float
     text: str
-    colour: str = ""
-    anchor: str = "start"
+    colour: str
+    anchor: str
 
 
 @dataclass

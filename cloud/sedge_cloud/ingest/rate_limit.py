@@ -51,7 +51,7 @@ class TokenBucket:
         self._dropped = 0.0  # number of dropped messages, which decays at the bucket's rate
         self._at = self._warn_at = 0.0
 
-    def spend(self, now: float, cost: int = 1) -> bool:
+    def spend(self, now: float, cost: int) -> bool:
         """Take a message's cost from the bucket. Returns False if the bucket has too little left."""
         earned = RATE * max(0.0, now - self._at)
         self._left = min(BURST, self._left + earned)

@@ -26,7 +26,7 @@ from sedge_cloud.store.records import (
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
-from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.objective import Metric
 
 # A problem with a device's update is forgotten once the device has sent this many good updates.
 FORGIVEN = 3
@@ -273,7 +273,7 @@ def _with_update(
     )
 
 
-def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
+def worst_tenth(values: Sequence[float], metric: Metric) -> float | None:
     """Return the mean of the worst tenth of the values, but at least one value; None if there are none."""
     count = max(1, round(len(values) / 10))
     worst = sorted(values, key=metric.badness, reverse=True)[:count]

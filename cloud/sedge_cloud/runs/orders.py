@@ -110,7 +110,7 @@ class Orders:
     """
 
     def __init__(
-        self, last_hello: Callable[[str], Hello | None], cut: Cut, public: Public | None = None
+        self, last_hello: Callable[[str], Hello | None], cut: Cut, public: Public | None
     ) -> None:
         self._hello, self._cut, self._public = last_hello, cut, public
 

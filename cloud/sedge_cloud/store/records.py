@@ -203,5 +203,5 @@ class Census(NamedTuple):
     revoked: int
     never: int
     online: int
-    paused: int = 0
-    paused_online: int = 0
+    paused: int
+    paused_online: int

@@ -281,7 +281,7 @@ class Choice:
     Whether devices are online is only known while the service is ``running``.
     """
 
-    state: str | None = None
+    state: str | None
     search: str = ""
     running: bool = True
     condition: Condition = ALL

@@ -56,7 +56,7 @@ def offer(store: Store) -> None:
 
 def join(store: Store, cloud: CloudConfig, name: str = "a") -> JoinRow:
     """A device joins by a token for it, which accepts at once."""
-    token = make_token(store, cloud, accepts=True, device=name)
+    token = make_token(store, cloud, 1, 3600.0, {}, True, name)
     asked = JoinRow(b"k" * 65, token.token, name, JOINED, "pending", 0.0)
     row = store.ask_to_join(asked, time.time())
     assert row.state == "accepted"
@@ -150,7 +150,7 @@ def test_only_the_brokers_host_gives_passwords(store: Store, cloud: CloudConfig)
     offer(store)
     store.add_device("b", OLD)
     row = join(store, cloud, "b")
-    gone = make_token(store, cloud)
+    gone = make_token(store, cloud, 1, 3600.0, {}, False, "")
     store.revoke_token(gone.token)
     assert settle(store, elsewhere) == 0
     assert [due.device for due in store.renewals_due()] == ["a"]

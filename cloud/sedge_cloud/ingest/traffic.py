@@ -85,7 +85,6 @@ class Traffic:
         """Start counting for a round that is opening."""
         before = {device: (self._up[device], self._down[device]) for device in cohort}
         self._opened[run] = self._link, before
-        self._whole[run].clear()
 
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]

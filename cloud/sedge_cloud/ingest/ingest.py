@@ -26,8 +26,8 @@ from sedge_cloud.ingest.admission import Admission
 from sedge_cloud.ingest.arrivals import Answer, reported
 from sedge_cloud.ingest.broadcast import Broadcast
 from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.device_cache import save_hello, save_hellos
 from sedge_cloud.ingest.downloads import Downloads
-from sedge_cloud.ingest.kept import save_hello, save_hellos
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress
@@ -336,7 +336,7 @@ class Ingest:
         hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)
-        effects: Effects = [*self.devices.unheard.greet(device, hello, now)]
+        effects: Effects = [*self.devices.ignored_welcomes.greet(device, hello, now)]
         effects.append(device.peer.message(self._settings.welcome(device, hello)))
         effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)

@@ -11,7 +11,7 @@ import logging
 from hmac import compare_digest
 
 from sedge_cloud.clocks import Wall
-from sedge_cloud.ingest.kept import Kept
+from sedge_cloud.ingest.device_cache import DeviceCache
 from sedge_cloud.ingest.rate_limit import TokenBucket
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import JoinRow, TokenRow
@@ -27,8 +27,8 @@ from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 class Joining:
     """A fleet's tokens, and the answers on their topics. All devices with one token share a rate limit."""
 
-    def __init__(self, fleet: str, kept: Kept, store: Rows, wall: Wall) -> None:
-        self._fleet, self._kept, self._store, self._wall = fleet, kept, store, wall
+    def __init__(self, fleet: str, cache: DeviceCache, store: Rows, wall: Wall) -> None:
+        self._fleet, self._cache, self._store, self._wall = fleet, cache, store, wall
         self._tokens: dict[str, TokenRow] = {}  # by the topic on which their devices publish
         self._buckets: dict[str, TokenBucket] = {}  # by token
         self._sent = 0
@@ -78,7 +78,7 @@ class Joining:
             return []
         self._sent += 1
         down = topics.down(self._fleet, token.token)
-        body = Frame(Kind.JOINED, encode_body(answer), self._kept.incarnation, self._sent)
+        body = Frame(Kind.JOINED, encode_body(answer), self._cache.incarnation, self._sent)
         return [Send(down, seal(body, down, keys.down))]
 
     def _agreement(self, token: TokenRow, message: Join) -> Agreement:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.device_cache import DeviceCache
 from sedge_cloud.ingest.first_version import WHY, FirstVersion
 from sedge_cloud.ingest.joining import Joining
-from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import cost
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.wire.effects import Effect, Note
@@ -28,7 +28,7 @@ REVOKED = Refusal("revoked", "this device no longer takes part until `sedge-clou
 
 
 class Refusals:
-    """Answers devices in ``kept`` that must be refused, and devices that ask ``joining`` for admission.
+    """Answers devices in ``cache`` that must be refused, and devices that ask ``joining`` for admission.
 
     ``failed`` is called to record why a frame was dropped.
     """
@@ -36,19 +36,19 @@ class Refusals:
     def __init__(
         self,
         first_version: FirstVersion,
-        kept: Kept,
+        cache: DeviceCache,
         failed: Callable[[Device, str, float], None],
         joining: Joining,
     ) -> None:
         self.joining = joining
         self._first_version = first_version
-        self._kept = kept
+        self._cache = cache
         self._failed = failed
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
         """Return True if ``refuse`` may answer a frame whose sender is not an active device."""
         outdated = self._outdated(topic)
-        device = outdated or self._kept.sender(topic)
+        device = outdated or self._cache.sender(topic)
         is_doctor = outdated is None and asks(payload)
         if device is None or (now < device.refuse_at and not is_doctor):
             return False
@@ -74,7 +74,7 @@ class Refusals:
                 outdated.warn_at = now + WARN_EVERY_S
                 effects.append(Note(logging.WARNING, f"device {row.device} is refused: {WHY}"))
             return effects
-        device = self._kept.sender(topic)
+        device = self._cache.sender(topic)
         if device is None:
             return []
         with suppress(RemoteError):
@@ -90,4 +90,4 @@ class Refusals:
     def _outdated(self, topic: str) -> Device | None:
         """Return the device that publishes to this topic in protocol version 1; None for other topics."""
         name = self._first_version.sender(topic)
-        return None if name is None else self._kept.find(name)
+        return None if name is None else self._cache.find(name)

@@ -8,12 +8,12 @@ import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.device_cache import DeviceCache
 from sedge_cloud.ingest.first_version import FirstVersion
+from sedge_cloud.ingest.ignored_welcomes import IgnoredWelcomes
 from sedge_cloud.ingest.joining import Joining
-from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import RATE
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
-from sedge_cloud.ingest.unheard import Unheard
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.terms import Terms, packet_limit
 from sedge_cloud.store.roles import Rows
@@ -69,14 +69,14 @@ class Fleet:
         self._name = name
         # Sessions with unsaved changes, oldest change first.
         self._stirred: dict[str, SessionRow] = {}
-        self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
-        first, joining = FirstVersion(name, incarnation), Joining(name, self._kept, store, wall)
-        self.refusals = Refusals(first, self._kept, self._failed, joining)
-        self.unheard = Unheard(self._kept, store, wall)
+        self._cache = DeviceCache(name, incarnation, self._versions, store, self._stirred)
+        first, joining = FirstVersion(name, incarnation), Joining(name, self._cache, store, wall)
+        self.refusals = Refusals(first, self._cache, self._failed, joining)
+        self.ignored_welcomes = IgnoredWelcomes(self._cache, store, wall)
         self._enrolment: int | None = None  # the store's enrolment counter, as last read
 
     def __getitem__(self, device: str) -> Device:
-        entry = self._kept.find(device)
+        entry = self._cache.find(device)
         if entry is None:
             raise KeyError(device)
         return entry
@@ -84,19 +84,19 @@ class Fleet:
     @property
     def shards(self) -> frozenset[str]:
         """Return the shards whose devices belong to this process."""
-        return self._kept.shards
+        return self._cache.shards
 
     @property
     def present(self) -> int:
         """Return the number of devices that are online."""
-        return len(self._kept.online)
+        return len(self._cache.online)
 
     def __contains__(self, device: str) -> bool:
-        return self._kept.find(device) is not None
+        return self._cache.find(device) is not None
 
     def hello(self, device: str) -> Hello | None:
         """Return a device's last hello; None if it has sent none or is not enrolled."""
-        entry = self._kept.find(device)
+        entry = self._cache.find(device)
         return None if entry is None else entry.hello
 
     def load(self, now: float) -> list[Effect]:
@@ -110,7 +110,7 @@ class Fleet:
             return []
         effects: list[Effect] = []
         self.refusals.joining.load()
-        rows, active = self._kept.changed(), self._store.enrolled()
+        rows, active = self._cache.changed(), self._store.enrolled()
         if self._enrolment is None and not self.is_shared:
             self.returning.update(self._store.end_sessions(self.wall(now)))
         self._enrolment, self.num_active = enrolment, active
@@ -126,7 +126,7 @@ class Fleet:
             if device is not None:
                 self.leave(device, now)
                 self.returning.discard(name)
-            fresh = self._kept.keep(row, SessionRow())
+            fresh = self._cache.keep(row, SessionRow())
             if device is not None:
                 self.note(fresh)  # what was observed under the old secret no longer applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
@@ -148,7 +148,7 @@ class Fleet:
 
     def lose(self, shards: Collection[str]) -> None:
         """Give up these shards, which now belong to another process."""
-        self._kept.lose(shards)
+        self._cache.lose(shards)
         for name in [name for name in self._stirred if topics.shard_of(name) in shards]:
             del self._stirred[name]
         for names in (self.returning, self._inherited):
@@ -162,8 +162,8 @@ class Fleet:
         """
         online = {name for name in self._store.online() if topics.shard_of(name) in shards}
         # This must not happen before all reads have succeeded: a retry must start from the old shards.
-        self._kept.shards |= shards
-        self._kept.incarnation = incarnation
+        self._cache.shards |= shards
+        self._cache.incarnation = incarnation
         self._inherited |= online
         self.returning |= online
         self.changes += 1
@@ -190,11 +190,11 @@ class Fleet:
 
     def online(self, device: str) -> bool:
         """Return True if a device has said hello, and no goodbye since, to this process."""
-        return device in self._kept.online
+        return device in self._cache.online
 
     def presence(self, device: str) -> Presence:
         """Return a device's presence: all False if it is not enrolled or belongs to another process."""
-        entry = self._kept.find(device)
+        entry = self._cache.find(device)
         if entry is None:
             return Presence(False, False, False)
         waits = entry.hello is not None and bool(entry.hello.waits)
@@ -223,13 +223,13 @@ class Fleet:
 
     def request_hello(self, names: Sequence[str]) -> list[Send]:
         """Ask for a hello from whichever of these devices belong to this process and are not revoked."""
-        request, known = self.welcome(NO_NONCE), self._kept.find_all(names)
+        request, known = self.welcome(NO_NONCE), self._cache.find_all(names)
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
         """Return the ids of all devices or, in a large fleet, of those that are online."""
         is_large = self.num_active > MAX_LISTED
-        return self._kept.online if is_large else self._store.names(MAX_LISTED)
+        return self._cache.online if is_large else self._store.names(MAX_LISTED)
 
     def welcome(self, nonce: bytes, padding: bytes = b"", settings: bytes = b"") -> Welcome:
         """Return the answer to a hello."""
@@ -248,13 +248,13 @@ class Fleet:
         if device is not None:
             return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
-        frame = Frame(Kind.CHUNK, data, self._kept.incarnation, 0, transfer, index)
+        frame = Frame(Kind.CHUNK, data, self._cache.incarnation, 0, transfer, index)
         return Send(topic, seal(frame, topic, None))
 
     def disconnected(self, now: float) -> None:
         """Handle the loss of the connection: every device is offline until its next hello."""
-        self.returning.update(self._kept.online)
-        for device in list(self._kept.online.values()):
+        self.returning.update(self._cache.online)
+        for device in list(self._cache.online.values()):
             self.leave(device, now)
 
     def give_up_returning(self) -> list[str]:
@@ -265,13 +265,13 @@ class Fleet:
 
     def end_inherited(self, now: float) -> None:
         """Mark offline the devices that were online only according to their previous process."""
-        for device in self._kept.find_all(sorted(self._inherited)):
+        for device in self._cache.find_all(sorted(self._inherited)):
             self.note(device, online=False, since=self.wall(now))
         self._inherited.clear()
 
     def away(self, names: Iterable[str]) -> list[str]:
         """Return whichever of these devices belong to this process and are not online."""
-        online, shards = self._kept.online, self.shards
+        online, shards = self._cache.online, self.shards
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
@@ -281,7 +281,7 @@ class Fleet:
         self.returning.discard(device.row.device)
         self._inherited.discard(device.row.device)
         if not device.online:
-            self._kept.arrive(device)
+            self._cache.arrive(device)
             self.note(device, online=True, since=at)
         if hello.waits != device.session.waits:
             self.note(device, waits=hello.waits, waits_since=at)
@@ -291,11 +291,11 @@ class Fleet:
         if device.online:
             self.changes += 1
             self.note(device, online=False, since=self.wall(now))
-            self._kept.leave(device)
+            self._cache.leave(device)
 
     def sender(self, topic: str) -> Device | None:
         """Return the active device that owns this topic; None for revoked devices and other topics."""
-        device = self._kept.sender(topic)
+        device = self._cache.sender(topic)
         return None if device is None or device.row.revoked else device
 
     @property
@@ -366,7 +366,7 @@ class Fleet:
 
         Only devices that the run selects are considered; if ``among`` is not empty, only the ones it lists.
         """
-        online = self._kept.online
+        online = self._cache.online
         names: Iterable[str] = among or online
         if terms.select:  # only the store knows tags, so save sessions first
             self._store.save_sessions([*self._stirred.values()])
@@ -381,8 +381,8 @@ class Fleet:
     ) -> list[Effect]:
         """Tell devices, by default all that are online, which features they lack to do a run's work."""
         effects: list[Effect] = []
-        for name in sorted(self._kept.online if devices is None else devices):
-            device = self._kept.online.get(name)
+        for name in sorted(self._cache.online if devices is None else devices):
+            device = self._cache.online.get(name)
             what = () if device is None or device.hello is None else terms.missing(device.hello)
             if what:
                 effects += self.refuse(name, run, what)

@@ -156,7 +156,7 @@ def test_of_those_that_are_offline_the_last_needed_are_kept(
     fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are read again, know what was seen of them, and take every frame that they are sent."""
-    monkeypatch.setattr("sedge_cloud.ingest.kept.KEPT", 2)
+    monkeypatch.setattr("sedge_cloud.ingest.device_cache.KEPT", 2)
     store.add_devices({name: secret_of(name) for name in "cdef"})
     online, forgotten, theirs = fleet["a"], fleet["c"], Device("c")
     fleet.arrive(online, a_hello(), 0.0)

@@ -25,7 +25,7 @@ from sedge_protocol.wire.peer import Peer
 KEPT = 4096
 
 
-class Kept:
+class DeviceCache:
     """The devices of a fleet, by id and by topic.
 
     Frames to them carry this ``incarnation``. ``stirred`` holds the sessions that have changed but are not

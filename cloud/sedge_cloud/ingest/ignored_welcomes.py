@@ -9,7 +9,7 @@ import math
 
 from sedge_cloud.clocks import Wall
 from sedge_cloud.ingest.device import Device
-from sedge_cloud.ingest.kept import Kept
+from sedge_cloud.ingest.device_cache import DeviceCache
 from sedge_cloud.store.roles import Rows
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Hello
@@ -21,14 +21,14 @@ MOST_REPEATS = 3
 NEW_COUNT_EVERY_S = 60.0
 
 
-class Unheard:
-    """Detects devices in ``kept`` that keep repeating a hello although it was answered.
+class IgnoredWelcomes:
+    """Detects devices in ``cache`` that keep repeating a hello although it was answered.
 
     Methods may raise ``StorageError``.
     """
 
-    def __init__(self, kept: Kept, store: Rows, wall: Wall) -> None:
-        self._kept = kept
+    def __init__(self, cache: DeviceCache, store: Rows, wall: Wall) -> None:
+        self._cache = cache
         self._store = store
         self._wall = wall
         self._new_at = -math.inf
@@ -43,11 +43,11 @@ class Unheard:
         if device.repeats < MOST_REPEATS:
             return []
         if now >= self._new_at:
-            self._kept.incarnation = self._store.next_incarnation(int(self._wall(now)))
+            self._cache.incarnation = self._store.next_incarnation(int(self._wall(now)))
             self._new_at = now + NEW_COUNT_EVERY_S
-        if device.peer.incarnation == self._kept.incarnation:
+        if device.peer.incarnation == self._cache.incarnation:
             return []
-        device.repeats, device.peer.incarnation = 0, self._kept.incarnation
+        device.repeats, device.peer.incarnation = 0, self._cache.incarnation
         name = device.row.device
         text = f"device {name} ignores its welcome: it gets one with a newer start count"
         return [Note(logging.WARNING, text)]

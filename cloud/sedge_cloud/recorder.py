@@ -79,7 +79,7 @@ class Recorder:
 
     def _write(self, now: float, disk: DiskRow | None) -> None:
         self._core.ingest.progress.poll(now)
-        sessions = self._core.devices.stirred(MOST_SESSIONS)
+        sessions = self._core.devices.take_unsaved(MOST_SESSIONS)
         opened = self._core.open
         standing = {run: self._standing(current, now) for run, current in opened.items()}
         rounds = [row for run, row in standing.items() if row != self._rounds.get(run)]
@@ -95,7 +95,7 @@ class Recorder:
         try:
             self._store.seen(sessions, rounds, row, disk, moved)
         except StorageError:
-            self._core.devices.stir(sessions)
+            self._core.devices.put_back(sessions)
             return
         self._rounds, self._written, self._sign_at = standing, state, now + SIGN_S
         self._traffic = frozenset(traffic)

@@ -28,7 +28,7 @@ KEPT = 4096
 class DeviceCache:
     """The devices of a fleet, by id and by topic.
 
-    Frames to them carry this ``incarnation``. ``stirred`` holds the sessions that have changed but are not
+    Frames to them carry this ``incarnation``. ``unsaved`` holds the sessions that have changed but are not
     stored yet. Methods raise ``StorageError`` if a row cannot be read.
 
     The devices in ``shards`` belong to this process. No other device can be found here, so this process
@@ -42,14 +42,14 @@ class DeviceCache:
         incarnation: int,
         versions: Sequence[int],
         store: Rows,
-        stirred: Mapping[str, SessionRow],
+        unsaved: Mapping[str, SessionRow],
     ) -> None:
         self.shards = frozenset(topics.SHARD_NAMES)
         self.online: dict[str, Device] = {}
         self._fleet = fleet
         self.incarnation, self._versions = incarnation, versions
         self._store = store
-        self._stirred = stirred
+        self._unsaved = unsaved
         self._devices: dict[str, Device] = {}
         # The same devices, by the topic on which each publishes.
         self._by_topic: dict[str, Device] = {}
@@ -94,11 +94,11 @@ class DeviceCache:
         if not ours:
             return
         rows = self._store.devices_named(ours)
-        stored = self._store.sessions_named([name for name in rows if name not in self._stirred])
+        stored = self._store.sessions_named([name for name in rows if name not in self._unsaved])
         sessions = {session.device: session for session in stored}
         for name in ours:
             if name in rows:
-                session = self._stirred.get(name) or sessions.get(name, SessionRow())
+                session = self._unsaved.get(name) or sessions.get(name, SessionRow())
                 self.keep(rows[name], msgspec.structs.replace(session, online=False))
                 continue
             self._strangers[name] = None

@@ -68,8 +68,8 @@ class Fleet:
         self._versions = tuple(versions)
         self._name = name
         # Sessions with unsaved changes, oldest change first.
-        self._stirred: dict[str, SessionRow] = {}
-        self._cache = DeviceCache(name, incarnation, self._versions, store, self._stirred)
+        self._unsaved: dict[str, SessionRow] = {}
+        self._cache = DeviceCache(name, incarnation, self._versions, store, self._unsaved)
         first, joining = FirstVersion(name, incarnation), Joining(name, self._cache, store, wall)
         self.refusals = Refusals(first, self._cache, self._failed, joining)
         self.ignored_welcomes = IgnoredWelcomes(self._cache, store, wall)
@@ -149,8 +149,8 @@ class Fleet:
     def lose(self, shards: Collection[str]) -> None:
         """Give up these shards, which now belong to another process."""
         self._cache.lose(shards)
-        for name in [name for name in self._stirred if topics.shard_of(name) in shards]:
-            del self._stirred[name]
+        for name in [name for name in self._unsaved if topics.shard_of(name) in shards]:
+            del self._unsaved[name]
         for names in (self.returning, self._inherited):
             names.difference_update([name for name in names if topics.shard_of(name) in shards])
 
@@ -174,19 +174,19 @@ class Fleet:
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
         if topics.shard_of(name) in self.shards:
-            self._stirred[name] = device.session
+            self._unsaved[name] = device.session
 
-    def stirred(self, most: int) -> list[SessionRow]:
+    def take_unsaved(self, most: int) -> list[SessionRow]:
         """Remove and return at most ``most`` sessions that have unsaved changes."""
-        rows = list(islice(self._stirred.values(), most))
+        rows = list(islice(self._unsaved.values(), most))
         for row in rows:
-            del self._stirred[row.device]
+            del self._unsaved[row.device]
         return rows
 
-    def stir(self, rows: Iterable[SessionRow]) -> None:
+    def put_back(self, rows: Iterable[SessionRow]) -> None:
         """Put back sessions that could not be stored, except any that have changed again since."""
         for row in rows:
-            self._stirred.setdefault(row.device, row)
+            self._unsaved.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
         """Return True if a device has said hello, and no goodbye since, to this process."""
@@ -369,8 +369,8 @@ class Fleet:
         online = self._cache.online
         names: Iterable[str] = among or online
         if terms.select:  # only the store knows tags, so save sessions first
-            self._store.save_sessions([*self._stirred.values()])
-            self._stirred.clear()
+            self._store.save_sessions([*self._unsaved.values()])
+            self._unsaved.clear()
             names = self._store.ready(parse(terms.select), among)
         found = [online[name] for name in names if name in online]
         heard = ((d.row.device, d.hello) for d in found if d.hello is not None and not d.waits)

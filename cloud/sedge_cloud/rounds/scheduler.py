@@ -88,7 +88,7 @@ class Scheduler:
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
-        self._is_stirred = False  # a device has declined since the last poll
+        self._has_declines = False  # a device has declined since the last poll
         self._back_at = math.inf  # until then, devices may return from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
@@ -106,7 +106,7 @@ class Scheduler:
 
     def timer(self) -> float | None:
         """Return the time at which ``poll`` must next be called; None if nothing is due."""
-        if self._is_stirred:
+        if self._has_declines:
             return -math.inf
         due = [live.timer() for live in self.live.values()]
         if self._devices.returning and self._back_at < math.inf:  # the first draw waits for them
@@ -116,7 +116,7 @@ class Scheduler:
     def poll(self, now: float) -> list[CloudEffect | Hint]:
         """Do everything that is due. After a disk error a run is retried later; the other runs continue."""
         effects: list[CloudEffect | Hint] = []
-        self._is_stirred = False
+        self._has_declines = False
         for live in list(self.live.values()):
             if now < live.retry_at:
                 continue
@@ -236,7 +236,7 @@ class Scheduler:
                     asked.answered(hint.device, hint.counts)
                 else:  # it may answer an order that poll() has just sent
                     asked.decline(hint.device, hint.reason)
-                    self._is_stirred = True
+                    self._has_declines = True
             case DiskFailed():
                 self._housekeeping.schedule()
         return []

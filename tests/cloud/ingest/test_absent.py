@@ -74,7 +74,7 @@ def test_what_could_not_be_read_after_an_outage_is_read_soon_after(
     assert cloud.core.timer() == cloud.now + DISK_RETRY_S
     cloud.poll(DISK_RETRY_S)
     assert [len(cloud.messages(name, Welcome)) for name in "ab"] == [1, 1]
-    (seen,) = cloud.core.devices.stirred(9)
+    (seen,) = cloud.core.devices.take_unsaved(9)
     assert seen.device == "a" and not seen.online
 
 

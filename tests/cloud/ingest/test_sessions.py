@@ -118,7 +118,7 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud) -> None:
     other = cloud.second_store()
     other.reissue_device("a", b"a" * 32)
     cloud.load()
-    seen = {row.device: row for row in cloud.core.devices.stirred(10)}
+    seen = {row.device: row for row in cloud.core.devices.take_unsaved(10)}
     assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0
     assert cloud.core.devices.stirred(10) == []
 

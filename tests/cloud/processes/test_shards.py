@@ -35,7 +35,7 @@ def test_a_frame_under_anothers_shard_is_dropped_and_counted(without_b: Cloud) -
 def test_others_devices_are_none_of_ours(without_b: Cloud) -> None:
     assert "b" not in without_b.core.devices and not without_b.core.devices.presence("b").online
     assert not without_b.core.devices.request_hello("b")
-    assert "b" not in {row.device for row in without_b.core.devices.stirred(100)}
+    assert "b" not in {row.device for row in without_b.core.devices.take_unsaved(100)}
 
 
 def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_it(
@@ -71,7 +71,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     cloud: Cloud, change: dict[str, object], renewed: bool
 ) -> None:
     cloud.hello("a")
-    cloud.store.save_sessions(cloud.core.devices.stirred(100))
+    cloud.store.save_sessions(cloud.core.devices.take_unsaved(100))
     other = cloud.second_store()
     leader = Everywhere(cloud.core.devices, other, lambda device: False)
     assert leader.load() == [DeviceOnline("a", True)]

@@ -120,7 +120,7 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud) -> None:
     cloud.load()
     seen = {row.device: row for row in cloud.core.devices.take_unsaved(10)}
     assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0
-    assert cloud.core.devices.stirred(10) == []
+    assert cloud.core.devices.take_unsaved(10) == []
 
 
 @on_both

@@ -23,11 +23,11 @@ from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.ingest.absent import Absent
 from sedge_cloud.ingest.admission import Admission
-from sedge_cloud.ingest.arrivals import Answer, reported
 from sedge_cloud.ingest.broadcast import Broadcast
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.device_cache import save_hello, save_hellos
 from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.ingest.incoming import Answer, reported
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress

@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.ingest.arrivals import Answer, JudgedUpdate, Upload
 from sedge_cloud.ingest.credit import Credit
+from sedge_cloud.ingest.incoming import Answer, IncomingUpload, JudgedUpdate
 from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -72,8 +72,8 @@ class Uploads:
         self._run_store = run_store
         self._open_order = open_order
         self._blobs, self._parts = store.blobs, store.parts
-        self._transfers: dict[str, dict[bytes, Upload]] = {}
-        self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by (run, round, device)
+        self._transfers: dict[str, dict[bytes, IncomingUpload]] = {}
+        self._judged: dict[tuple[str, int, str], JudgedUpdate] = {}  # by (run, round, device)
         # _fresh: uploads that have received a chunk since the last poll. _quiet: other uploads that have
         # received one since their last report, the longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
@@ -84,7 +84,7 @@ class Uploads:
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
         """Handle a device's offer of an update for an order in ``run``; None means there is no such run."""
-        if (offer.run, offer.round, device) in self._arrived:
+        if (offer.run, offer.round, device) in self._judged:
             return Answer()
         row = self._store.update(offer.run, offer.round, device)
         if row is not None:
@@ -116,7 +116,7 @@ class Uploads:
         A chunk of an unknown transfer is ignored; the next offer recovers it.
         """
         upload = self._transfers.get(device, {}).get(frame.transfer)
-        if upload is None or (upload.run, upload.round, device) in self._arrived:
+        if upload is None or (upload.run, upload.round, device) in self._judged:
             return Answer()
         upload.heard = now
         try:
@@ -138,7 +138,7 @@ class Uploads:
     @property
     def is_turn_full(self) -> bool:
         """Return True if so many updates have arrived in this turn that it should end."""
-        return len(self._arrived) >= MAX_TURN
+        return len(self._judged) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
         """End the turn: write the receipts of all updates in one transaction, then yield the answers.
@@ -147,34 +147,32 @@ class Uploads:
         upload that met a disk error is dropped, but its chunks stay on disk, and the next offer resumes
         from there.
         """
-        arrived, self._arrived = list(self._arrived.values()), {}
-        if not arrived:
+        judged, self._judged = list(self._judged.values()), {}
+        if not judged:
             return
         stored: Sequence[UpdateRow | StorageError]
         try:
             stored = self._store.commit_receipts(
-                [(each.row, each.client, each.small) for each in arrived]
+                [(each.row, each.client, each.small) for each in judged]
             )
         except StorageError as exc:
-            stored = [exc] * len(arrived)
-        for each, row in zip(arrived, stored, strict=True):
+            stored = [exc] * len(judged)
+        for each, row in zip(judged, stored, strict=True):
             self._forget(each.device, each.transfer)
             yield each.device, each.transfer, self._answer(each, row)
 
-    def _answer(
-        self, arrived: JudgedUpdate, row: UpdateRow | StorageError
-    ) -> Answer | StorageError:
+    def _answer(self, judged: JudgedUpdate, row: UpdateRow | StorageError) -> Answer | StorageError:
         if isinstance(row, StorageError):
             return row
-        sha256, left = arrived.manifest.sha256, None
+        sha256, left = judged.manifest.sha256, None
         try:
-            if arrived.has_part:
-                self._parts.discard_part(arrived.device, arrived.manifest)
+            if judged.has_part:
+                self._parts.discard_part(judged.device, judged.manifest)
         except StorageError as exc:
             left = exc
         if row.blob != sha256:  # another process stored a different update
             return Answer(receipt(row, sha256), left=left)
-        report = None if row.rejected else arrived.report
+        report = None if row.rejected else judged.report
         return Answer(receipt(row, sha256), row, report, left)
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
@@ -198,7 +196,7 @@ class Uploads:
 
     def timer(self) -> float | None:
         """Return the time at which ``poll`` must next be called; None if nothing is due."""
-        if self._arrived:
+        if self._judged:
             return -math.inf
         quiet = next(iter(self._quiet.values())).timer() if self._quiet else None
         due = [at for at in (quiet, self._credit.timer()) if at is not None]
@@ -214,7 +212,7 @@ class Uploads:
                 return self._whole(device, transfer, offer, run)
             self._parts.trim_parts(device, manifest, MAX_TRANSFERS - 1)
             intake = Intake(manifest, self._parts.open_part(device, manifest))
-            upload = Upload(offer.run, offer.round, intake, now)
+            upload = IncomingUpload(offer.run, offer.round, intake, now)
             self._transfers.setdefault(device, {})[transfer] = upload
         upload.heard = now
         if offer.data and len(offer.data) == manifest.size:
@@ -284,7 +282,13 @@ class Uploads:
         return order, round_
 
     def _take(
-        self, device: str, transfer: bytes, upload: Upload, index: int, data: bytes, now: float
+        self,
+        device: str,
+        transfer: bytes,
+        upload: IncomingUpload,
+        index: int,
+        data: bytes,
+        now: float,
     ) -> None:
         manifest = upload.intake.manifest
         if upload.intake.chunk(index, data, now):
@@ -297,7 +301,7 @@ class Uploads:
         self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))
 
-    def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
+    def _complete(self, device: str, transfer: bytes, upload: IncomingUpload, run: Run) -> Answer:
         """Check an upload whose chunks have all arrived. Its receipt is written at the end of the turn."""
         manifest = upload.intake.manifest
         is_small = manifest.size <= MAX_ROW_BYTES
@@ -320,7 +324,7 @@ class Uploads:
     ) -> Answer:  # fmt: skip
         """Reject an update permanently without checking its contents."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
-        return self._arrive(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
+        return self._queue(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
 
     def _receive(
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, blob: bytes,
@@ -334,14 +338,10 @@ class Uploads:
             judged = judge(order_context(self._run_store, run, round_, order), blob)
         except UpdateRejected as exc:
             refused = row.refused(exc.reason, exc.detail)
-            return self._arrive(
-                JudgedUpdate(device, transfer, manifest, refused, has_part=has_part)
-            )
+            return self._queue(JudgedUpdate(device, transfer, manifest, refused, has_part=has_part))
         except CodecError as exc:
             refused = row.refused("malformed", str(exc))
-            return self._arrive(
-                JudgedUpdate(device, transfer, manifest, refused, has_part=has_part)
-            )
+            return self._queue(JudgedUpdate(device, transfer, manifest, refused, has_part=has_part))
         if judged.delta is not None:
             self._run_store.keep_delta(sha256, order.context, judged.delta)
         if judged.mask:
@@ -354,16 +354,16 @@ class Uploads:
             delta_length=delta_length,
         )
         small = blob if len(blob) <= MAX_ROW_BYTES else b""
-        return self._arrive(
+        return self._queue(
             JudgedUpdate(
                 device, transfer, manifest, row, judged.client, small, judged.report, has_part
             )
         )
 
-    def _arrive(self, arrived: JudgedUpdate) -> Answer:
+    def _queue(self, judged: JudgedUpdate) -> Answer:
         """Queue a checked update, which is answered at the end of the turn."""
-        row = arrived.row
-        self._arrived[row.run, row.round, row.device] = arrived
+        row = judged.row
+        self._judged[row.run, row.round, row.device] = judged
         return Answer()
 
 

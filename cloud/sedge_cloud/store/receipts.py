@@ -15,7 +15,7 @@ import msgspec
 
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, Received, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, ClientModelRow, NewReceipt, Received, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
 
@@ -48,22 +48,20 @@ class Receipts(Database):
     Each method runs as one transaction and raises ``StorageError`` on failure.
     """
 
-    def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
+    def commit_receipts(self, new: Sequence[NewReceipt]) -> list[UpdateRow | StorageError]:
         """Call ``commit_receipt`` for each update in one transaction.
 
         Returns each update's row, or its error if it fails.
 
         Raises ``StorageError`` if the whole transaction fails; in that case nothing is written.
         """
-        if len(arrived) == 1:  # a single receipt needs no savepoint
-            return [self.commit_receipt(*arrived[0])]
+        if len(new) == 1:  # a single receipt needs no savepoint
+            return [self.commit_receipt(*new[0])]
         # Each receipt locks its run's open round. Sorting by run prevents a deadlock between two processes.
-        places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
+        places = sorted(range(len(new)), key=lambda place: new[place][0].run)
         with self._transaction() as db:
-            stored = {
-                at: self._alone(db, partial(self.commit_receipt, *arrived[at])) for at in places
-            }
-        return [stored[at] for at in range(len(arrived))]
+            stored = {at: self._alone(db, partial(self.commit_receipt, *new[at])) for at in places}
+        return [stored[at] for at in range(len(new))]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """Return one device's receipt in one round, for an accepted or rejected update, or None."""

@@ -257,7 +257,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
 JoinState: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
 # (receipt, client model that comes with it, the update itself if it is small)
-Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
+NewReceipt: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from sedge_protocol.wire.update import Report
 
 
 @dataclass
-class Upload:
+class IncomingUpload:
     """One upload in progress.
 
     ``damaged`` is True once the complete update has had a wrong hash although every chunk was right.

@@ -22,7 +22,7 @@ from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import Answered, Declined, Hint, Lacking, LeftOut, ToIngest, ToLeader
 from sedge_cloud.ingest.ingest import Ingest
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Changed, Signal
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
@@ -90,7 +90,7 @@ class Coordinator:
         self._load_at = 0.0
 
     @property
-    def devices(self) -> Fleet:
+    def devices(self) -> DeviceRegistry:
         """Return the devices that belong to this process."""
         return self.ingest.devices
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from sedge_cloud.disk_errors import DISK_RETRY_S
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_protocol.wire.effects import Send
 
 # The first request is repeated after 1, 3, 7, 15, 31 and 63 minutes.
@@ -22,7 +22,7 @@ MAX_ASKED = 1000
 class Absent:
     """Decides which ``devices`` of a process are asked for a hello, and when."""
 
-    def __init__(self, devices: Fleet) -> None:
+    def __init__(self, devices: DeviceRegistry) -> None:
         self._devices = devices
         self._names: list[str] = []
         self._is_listed = False  # whether the names already include all other devices

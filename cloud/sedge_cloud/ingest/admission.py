@@ -5,7 +5,7 @@ from collections import Counter
 
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.rate_limit import LogQuota, TokenBucket, cost
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
@@ -14,7 +14,7 @@ class Admission:
     """Drops frames from unknown senders and from devices that send too much; ``poll`` returns log lines."""
 
     def __init__(
-        self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
+        self, devices: DeviceRegistry, log: LogQuota, counters: Counter[str], muting: Muting
     ) -> None:
         self._muting = muting
         self._devices = devices

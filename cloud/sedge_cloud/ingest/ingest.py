@@ -33,7 +33,7 @@ from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.renewing import Renewing
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.ingest.settings import Settings
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
@@ -73,7 +73,7 @@ class Ingest:
     ) -> None:
         self.store = run_store.store
         self.counters = counters
-        self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
+        self.devices = DeviceRegistry(fleet, incarnation, self.store, versions, wall)
         self.progress = Progress(self.devices)
         self._renewing = Renewing(fleet, self.devices, self.store)
         self._settings = Settings(self.devices, self.store)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 
 from sedge_cloud.ingest.device import Device
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 
@@ -27,7 +27,9 @@ REFUSED_S, BELIEVED_S = 10.0, 3600.0
 class Muting:
     """Tracks the muted devices, and the topics that the link subscribes to while they are muted."""
 
-    def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device, float], None]) -> None:
+    def __init__(
+        self, fleet: str, devices: DeviceRegistry, leave: Callable[[Device, float], None]
+    ) -> None:
         self._fleet = fleet
         self._devices = devices
         self._leave = leave

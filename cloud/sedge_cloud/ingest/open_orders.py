@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import WHY_OVER, Declined, DiskFailed, Hint, Ordered, Over
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
@@ -35,7 +35,7 @@ class OpenOrders:
     """Tracks the open rounds, by run, and the orders sent for them. Methods may raise ``StorageError``."""
 
     def __init__(
-        self, store: Rows, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
+        self, store: Rows, runs: Runs, devices: DeviceRegistry, cut: Cut, counters: Counter[str]
     ) -> None:
         self.orders = Orders(devices.hello, cut, store.public)
         self._store = store

@@ -13,7 +13,7 @@ after a repeated request it must be silent for longer.
 from dataclasses import dataclass
 
 from sedge_cloud.ingest.device import Device
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_protocol.wire.messages import Get
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
 
@@ -39,7 +39,7 @@ class _Asked:
 class Progress:
     """Tracks devices' progress on their orders, and records it in their sessions."""
 
-    def __init__(self, devices: Fleet) -> None:
+    def __init__(self, devices: DeviceRegistry) -> None:
         self._devices = devices
         self._fetching: dict[str, _Asked] = {}
 

@@ -12,7 +12,7 @@ from hmac import compare_digest
 from math import inf
 
 from sedge_cloud.ingest.device import Device
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.store.certificate_rows import CertificateRow
 from sedge_cloud.store.roles import Rows
 from sedge_protocol.errors import FrameError, RemoteError
@@ -33,7 +33,7 @@ OFFER_S = 60.0
 class Renewing:
     """Tracks the devices of a fleet that should change their secret."""
 
-    def __init__(self, name: str, fleet: Fleet, store: Rows) -> None:
+    def __init__(self, name: str, fleet: DeviceRegistry, store: Rows) -> None:
         self._name, self._fleet, self._store = name, fleet, store
         self._silent: set[str] = set()  # devices that have not offered a new secret yet
         self._offered: set[str] = set()

@@ -42,7 +42,7 @@ NO_NONCE = bytes(16)
 ASKED = "asked"
 
 
-class Fleet:
+class DeviceRegistry:
     """All devices that belong to this process, by id, read from ``store`` on demand.
 
     Methods raise ``StorageError`` if a row cannot be read. ``num_active`` is the number of devices that are

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from sedge_cloud.ingest.device import Device
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rollouts import FLEET, RolloutRow
@@ -24,7 +24,7 @@ EVERY_S, AT_ONCE, MOST_LOOKED = 1.0, 100, 5000
 class Settings:
     """Decides which settings a fleet's devices should have, and sends them."""
 
-    def __init__(self, fleet: Fleet, store: Rows) -> None:
+    def __init__(self, fleet: DeviceRegistry, store: Rows) -> None:
         self._fleet, self._store = fleet, store
         self._known = list[RolloutRow](), 0
         self._versions: Versions | None = None

@@ -10,7 +10,7 @@ from tests.cloud.stores import on_both
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.refusals import WARN_EVERY_S
-from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
@@ -35,11 +35,11 @@ def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
 
 
 @pytest.fixture
-def fleet(store: Store) -> Fleet:
+def fleet(store: Store) -> DeviceRegistry:
     """Device a, and b, which is revoked."""
     store.add_devices({name: secret_of(name) for name in "ab"})
     store.revoke_device("b")
-    fleet = Fleet(FLEET, 7, store)
+    fleet = DeviceRegistry(FLEET, 7, store)
     assert fleet.load(0.0) == []
     return fleet
 
@@ -124,7 +124,7 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud) -> None:
 
 
 @on_both
-def test_loading_keeps_what_this_process_knows_better(fleet: Fleet, store: Store) -> None:
+def test_loading_keeps_what_this_process_knows_better(fleet: DeviceRegistry, store: Store) -> None:
     device = fleet["a"]
     device.row = msgspec.structs.replace(device.row, incarnation=9)
     store.add_device("c", secret_of("c"))
@@ -134,7 +134,7 @@ def test_loading_keeps_what_this_process_knows_better(fleet: Fleet, store: Store
 
 
 @on_both
-def test_a_damaged_secret_is_an_error(fleet: Fleet, store: Store) -> None:
+def test_a_damaged_secret_is_an_error(fleet: DeviceRegistry, store: Store) -> None:
     store.add_device("c", b"short")
     with pytest.raises(ConfigError, match="secret: found '5 bytes', expected 32 bytes"):
         fleet["c"]
@@ -142,7 +142,7 @@ def test_a_damaged_secret_is_an_error(fleet: Fleet, store: Store) -> None:
 
 @on_both
 def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
-    fleet: Fleet, store: Store
+    fleet: DeviceRegistry, store: Store
 ) -> None:
     assert fleet.sender(up(FLEET, "c")) is None
     store.add_devices({"c": secret_of("c"), "d": secret_of("d")})
@@ -153,7 +153,7 @@ def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
 
 @on_both
 def test_of_those_that_are_offline_the_last_needed_are_kept(
-    fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
+    fleet: DeviceRegistry, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are read again, know what was seen of them, and take every frame that they are sent."""
     monkeypatch.setattr("sedge_cloud.ingest.device_cache.KEPT", 2)
@@ -196,7 +196,7 @@ CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
     ],
 )
 def test_who_is_able(
-    run: Run, fleet: Fleet, hello: Hello, broadcast: BroadcastConfig, able: bool
+    run: Run, fleet: DeviceRegistry, hello: Hello, broadcast: BroadcastConfig, able: bool
 ) -> None:
     """What a device sends it codes as it can (below); what all get it must be able to decode."""
     run.config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
@@ -220,7 +220,7 @@ def test_who_is_able(
     ],
 )
 def test_who_can_decode_a_patch(
-    run: Run, fleet: Fleet, patch: PatchConfig, hello: Hello, able: bool
+    run: Run, fleet: DeviceRegistry, patch: PatchConfig, hello: Hello, able: bool
 ) -> None:
     run.config = msgspec.structs.replace(CONFIG, patch=patch)
     fleet.arrive(fleet["a"], hello, 0.0)
@@ -233,7 +233,7 @@ def test_the_hello_of_a_device_outlives_our_own_start(store: Store) -> None:
     store.add_devices({name: secret_of(name) for name in "abc"})
     for name, coded in (("a", msgspec.msgpack.encode(hello)), ("b", b"\xc1")):
         store.save_hello(store.devices_named(name)[name], 1, coded)
-    fleet = Fleet(FLEET, 1, store)
+    fleet = DeviceRegistry(FLEET, 1, store)
     fleet.load(0.0)
     assert fleet["a"].hello == hello and not fleet["a"].online
     assert fleet["b"].hello is None and fleet["c"].hello is None

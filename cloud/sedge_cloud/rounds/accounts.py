@@ -66,7 +66,7 @@ def catch_up(store: Rows, run: str) -> None:
 
 
 @dataclass(frozen=True)
-class Answered:
+class RoundAnswers:
     """The stored answers to a round, and the histories of its devices and its run up to then.
 
     ``answers`` maps each device in the round to its reason for declining, or to an empty text. ``pasts``
@@ -92,7 +92,7 @@ class Answered:
 
 def read_answered(
     store: Rows, row: RoundRow, since: int | None = None, named: Iterable[str] = ()
-) -> Answered:
+) -> RoundAnswers:
     """Read the answers to a round, and the histories of its devices.
 
     ``since`` selects late updates as in ``Rows.received``. ``named`` are further devices whose histories
@@ -102,7 +102,7 @@ def read_answered(
     answers, received = dict(store.answers(run, number)), store.received(run, number, since)
     came = {update.device for updates in received for update in updates}
     pasts = store.pasts(run, {*answers, *came, *named})
-    return Answered(
+    return RoundAnswers(
         answers,
         received,
         store.traffic(run, number),
@@ -112,7 +112,7 @@ def read_answered(
 
 
 def account(
-    row: RoundRow, given: Answered, summary: Summary, moved: Sequence[TrafficRow] = ()
+    row: RoundRow, given: RoundAnswers, summary: Summary, moved: Sequence[TrafficRow] = ()
 ) -> Accounts:
     """Account for one closed round, the run's next; ``moved`` is traffic that has not been stored yet."""
     run, number, sums = row.run, row.round, given.sums
@@ -165,7 +165,7 @@ def read_sums(coded: bytes) -> RunSums:
 
 
 def _parts(
-    number: int, given: Answered, summary: Summary, traffic: Sequence[TrafficRow], http: int
+    number: int, given: RoundAnswers, summary: Summary, traffic: Sequence[TrafficRow], http: int
 ) -> RoundParts:
     devices, answers, received = summary.devices, given.answers, given.received
     came = {part.device for part in devices}

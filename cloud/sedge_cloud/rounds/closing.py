@@ -10,7 +10,7 @@ import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
-from sedge_cloud.rounds.accounts import Answered, account, read_answered
+from sedge_cloud.rounds.accounts import RoundAnswers, account, read_answered
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -80,7 +80,7 @@ def _conclude(
     run_store: RunStore,
     row: RoundRow,
     current: OpenRound,
-    given: Answered,
+    given: RoundAnswers,
     updates: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
     """Aggregate ``updates``. Returns the round's summary, and the run's next state and status."""

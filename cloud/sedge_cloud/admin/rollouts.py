@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.rounds.rollouts import Seen, Tally, next_phase
+from sedge_cloud.rounds.rollouts import Evidence, Tally, next_phase
 from sedge_cloud.rounds.settings_rollouts import said
 from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.runs.run import Run
@@ -70,7 +70,7 @@ def _first_phase(
     at, earlier = time.time(), store.rollouts(run)
     coded = msgspec.msgpack.encode(plan)
     made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)
-    begun = next_phase(made, plan, Progress(at, number), Seen(devices, Tally(), number), at)
+    begun = next_phase(made, plan, Progress(at, number), Evidence(devices, Tally(), number), at)
     return msgspec.structs.replace(made, progress=msgspec.msgpack.encode(begun))
 
 

@@ -156,12 +156,12 @@ def advance(run: Run, store: Rows, at: float) -> Iterator[Note]:
     measured = run.manifest.metric.share and not run.config.withholds
     progress, tally = tallied(row, store, run.state.round, measured)
     devices = store.eligible(row.read_plan().where)
-    seen = Seen(devices, tally, run.state.round + 1, run.manifest.metric.name)
-    yield from proceed(row, progress, seen, store, at)
+    evidence = Evidence(devices, tally, run.state.round + 1, run.manifest.metric.name)
+    yield from proceed(row, progress, evidence, store, at)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """The facts for a decision on a rollout: the ``devices`` that it covers, and their outcomes.
 
     ``round`` is the next round, and ``metric`` the name of the run's metric. The failed devices in ``kept``
@@ -176,11 +176,11 @@ class Seen:
 
 
 def proceed(
-    row: RolloutRow, progress: Progress, seen: Seen, store: Rows, at: float
+    row: RolloutRow, progress: Progress, evidence: Evidence, store: Rows, at: float
 ) -> Iterator[Note]:
     """Start a rollout's next phase, or end the rollout, if that is due. Raises ``StorageError``."""
-    plan, tally, new = row.read_plan(), seen.tally, seen.tally.new
-    reasons = {device: why for device, why in new.failed.items() if device not in seen.kept}
+    plan, tally, new = row.read_plan(), evidence.tally, evidence.tally.new
+    reasons = {device: why for device, why in new.failed.items() if device not in evidence.kept}
     failed = tuple(sorted({*progress.failed, *reasons}))
     progress = msgspec.structs.replace(
         progress,
@@ -190,9 +190,9 @@ def proceed(
     )
     reachable = set[str]()
     if _added(progress) < plan.min_devices:
-        newest = members(row, progress, seen.devices)
+        newest = members(row, progress, evidence.devices)
         reachable = newest - absent(row, progress, store, newest, new, at)
-    why = fault(seen.metric, plan, _needed(plan, progress, reachable), tally)
+    why = fault(evidence.metric, plan, _needed(plan, progress, reachable), tally)
     if why:
         row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
     elif not _is_through(row, plan, progress, new, at, reachable.difference(failed)):
@@ -200,14 +200,14 @@ def proceed(
     elif progress.phase + 1 == len(plan.phases):
         row, text = msgspec.structs.replace(row, state="succeeded"), "succeeded"
     else:
-        progress = next_phase(row, plan, progress, seen, at)
+        progress = next_phase(row, plan, progress, evidence, at)
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
         # The tally is no longer needed, and takes 8.7 MB for 100,000 devices.
         progress = msgspec.structs.replace(progress, ended=at, tally=b"", awaited=())
     else:
-        progress = _with_awaited(row, progress, seen)
+        progress = _with_awaited(row, progress, evidence)
     coded = msgspec.msgpack.encode(progress)
     if coded == row.progress and not text:
         return
@@ -219,10 +219,10 @@ def proceed(
 
 
 def next_phase(
-    row: RolloutRow, plan: RolloutPlan, progress: Progress, seen: Seen, at: float
+    row: RolloutRow, plan: RolloutPlan, progress: Progress, evidence: Evidence, at: float
 ) -> Progress:
     """Return a rollout's progress at the start of its next phase, which has at least one device."""
-    devices = seen.devices
+    devices = evidence.devices
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
@@ -232,11 +232,11 @@ def next_phase(
         progress,
         since=at,
         phase=phase,
-        phase_round=seen.round,
+        phase_round=evidence.round,
         bounds=(*progress.bounds, bound),
         sizes=(*progress.sizes, size),
     )
-    return _with_awaited(row, progress, seen)
+    return _with_awaited(row, progress, evidence)
 
 
 def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
@@ -246,8 +246,10 @@ def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Gr
     return [name for name in names if rank(row, name) <= progress.bounds[-1]]
 
 
-def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
-    names = nsmallest(MAX_NAMED, awaited(row, progress, seen.devices, seen.tally.new), key=natural)
+def _with_awaited(row: RolloutRow, progress: Progress, evidence: Evidence) -> Progress:
+    names = nsmallest(
+        MAX_NAMED, awaited(row, progress, evidence.devices, evidence.tally.new), key=natural
+    )
     return msgspec.structs.replace(progress, awaited=tuple(names))
 
 
@@ -259,8 +261,8 @@ def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[
 
 def away(store: Rows, devices: Set[str], since: float) -> set[str]:
     """Return which of ``devices`` are paused, or offline and silent since ``since`` (wall clock)."""
-    seen = store.sessions_named(devices)
-    near = {one.device for one in seen if one.online or one.heard > since}
+    sessions = store.sessions_named(devices)
+    near = {one.device for one in sessions if one.online or one.heard > since}
     return {*devices} - (near - store.paused().keys())
 
 

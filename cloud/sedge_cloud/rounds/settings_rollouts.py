@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sedge_cloud.clocks import Wall
-from sedge_cloud.rounds.rollouts import EARLIER_ROUNDS, Seen, Tally, in_progress, proceed
+from sedge_cloud.rounds.rollouts import EARLIER_ROUNDS, Evidence, Tally, in_progress, proceed
 from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rollouts import FLEET, RolloutRow
@@ -105,5 +105,5 @@ class SettingsRollouts:
             tally = tally_of(row, self._store, names, at)
             kept = {device for device, why in tally.new.failed.items() if why == GONE}
             yield from proceed(
-                row, row.read_progress(), Seen(names, tally, 0, kept=kept), self._store, at
+                row, row.read_progress(), Evidence(names, tally, 0, kept=kept), self._store, at
             )

@@ -93,7 +93,7 @@ class Recorder:
         traffic = self._core.traffic_for_leader()
         moved = [it for it in traffic if it not in self._traffic]
         try:
-            self._store.seen(sessions, rounds, row, disk, moved)
+            self._store.save_observations(sessions, rounds, row, disk, moved)
         except StorageError:
             self._core.devices.put_back(sessions)
             return

@@ -30,7 +30,7 @@ _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 class Observed(Database):
     """Observations as rows. Each method runs as one transaction and raises ``StorageError`` on failure."""
 
-    def seen(
+    def save_observations(
         self,
         sessions: Sequence[SessionRow],
         rounds: Sequence[RoundRow],

@@ -70,7 +70,7 @@ def lived(tmp_path: Path) -> Seen:
     seen = Seen(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options), LIVED)
     for hours, used in ((2, 10**5), (1, 3 * 10**5)):
         row = DiskRow(seen.wall() - hours * 3600, used)
-        seen.cloud.store.seen([], [], CoordinatorRow(), row)
+        seen.cloud.store.save_observations([], [], CoordinatorRow(), row)
     seen.cloud.hello(codecs=("remember",))
     for number in range(1, 7):
         for i, name in enumerate(LIVED):

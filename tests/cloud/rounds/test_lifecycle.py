@@ -469,7 +469,7 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
     row = msgspec.structs.replace(
         current.row, phase=current.phase, ends_at=cloud.wall(cloud.now) + 20.0
     )
-    cloud.store.seen([], [row], cloud.store.coordinator())  # as the recorder does
+    cloud.store.save_observations([], [row], cloud.store.coordinator())  # as the recorder does
 
     def years_behind(now: float) -> float:
         return now - 1e8

@@ -12,7 +12,7 @@ import torch
 from tests.edge.backends.contrast import moon
 from torch import Tensor, nn
 
-from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
+from sedge_edge.backends.guided import GuidedLoss, GuideInputs, Pass
 from sedge_export import export
 from sedge_export.models import avgcnn
 from sedge_protocol.wire.bundle import TensorSpec
@@ -38,7 +38,7 @@ class Kind:
 GUIDE = Guide("every input", ("start", "previous"), 2, counts=True)
 
 
-def guided(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
+def guided(own: Tensor, now: Pass, y: Tensor, seen: GuideInputs) -> Tensor:
     """MOON's loss, and one of the class counts."""
     return moon(own, now, y, seen) + (now.outputs * seen.arrays[COUNTS]).square().sum(1) / 100
 

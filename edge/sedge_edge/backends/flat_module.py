@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from sedge_edge.backends.guided import Pass, Seen, features_of
+from sedge_edge.backends.guided import GuideInputs, Pass, features_of
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.steppers.model import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
@@ -84,7 +84,7 @@ class FlatModule:
             self.module.eval()
             with torch.no_grad(), features_of(self.module) as features:
                 passes[name] = Pass(run(x), features())
-        seen = Seen(passes, guidance)
+        seen = GuideInputs(passes, guidance)
 
         def guided() -> Tensor:
             with features_of(self.module) as features:

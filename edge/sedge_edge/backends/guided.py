@@ -21,7 +21,7 @@ class Pass(NamedTuple):
     features: Tensor
 
 
-class Seen(NamedTuple):
+class GuideInputs(NamedTuple):
     """Additional inputs of a guided loss, keyed by name: passes of reference models, and arrays (m,)."""
 
     models: Mapping[str, Pass]
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 # Takes the rows (B,) of the bundle's own loss, the model's pass, y (B, ...), and the inputs that the guide
 # lists. Returns the rows (B,) of the guided loss.
-GuidedRows: TypeAlias = Callable[[Tensor, Pass, Tensor, Seen], Tensor]
+GuidedRows: TypeAlias = Callable[[Tensor, Pass, Tensor, GuideInputs], Tensor]
 
 
 class GuidedLoss(NamedTuple):

@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
+from sedge_edge.backends.guided import GuidedLoss, GuideInputs, Pass
 from sedge_edge.backends.rows import cross_entropy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 
 
-def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
+def fedlc(own: Tensor, now: Pass, y: Tensor, seen: GuideInputs) -> Tensor:
     """FedLC's loss (B,): cross entropy of logits (B, C) minus tau n_c^(-1/4), with n_c examples of class c.
 
     Classes of which the device has no examples are left out of the sum. Source: Zhang et al. 2022,

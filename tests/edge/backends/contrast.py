@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
+from sedge_edge.backends.guided import GuidedLoss, GuideInputs, Pass
 from sedge_protocol.wire.objective import CONSTANTS, Guide
 
 
-def moon(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
+def moon(own: Tensor, now: Pass, y: Tensor, seen: GuideInputs) -> Tensor:
     """MOON's loss (B,): the bundle's own, plus mu times the model-contrastive loss; constants (mu, tau).
 
     With z the features, z_s and z_p those of start and previous: -log(e^(cos(z, z_s) / tau) / (e^(cos(z,

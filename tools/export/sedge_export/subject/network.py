@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from sedge_edge.backends.draws import draws
-from sedge_edge.backends.guided import Pass, Seen, features_of
+from sedge_edge.backends.guided import GuideInputs, Pass, features_of
 from sedge_edge.backends.replaced import replaced
 from sedge_edge.backends.rows import Objective
 from sedge_export.subject.refusals import require_exportable
@@ -139,7 +139,9 @@ class Network:
         """
         loss = self.objective.guided
         assert loss is not None
-        seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)
+        seen = GuideInputs(
+            {n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given
+        )
 
         def guided(now: Pass, y: Tensor) -> Tensor:
             return loss.rows(self._rows(self.objective.loss, now.outputs, y), now, y, seen)

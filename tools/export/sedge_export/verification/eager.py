@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from sedge_edge.backends.draws import draws
-from sedge_edge.backends.guided import Pass, Seen, features_of
+from sedge_edge.backends.guided import GuideInputs, Pass, features_of
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.trainer import Guidance
 from sedge_export.subject.batches import Batch
@@ -101,7 +101,7 @@ class Eager:
                 passes[name] = Pass(model(x), features())
         arrays = {name: self._cast(torch.from_numpy(a)) for name, a in given.arrays.items()}
         assert self._objective.guided is not None
-        return self._objective.guided.rows(own, now, y, Seen(passes, arrays))
+        return self._objective.guided.rows(own, now, y, GuideInputs(passes, arrays))
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Return all rows' outputs (B, ...), and the sums that the program ``evaluate`` must return."""

@@ -14,9 +14,9 @@ from sedge_cloud.rounds.accounts import RoundAnswers, account, read_answered
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
-    Event,
     LiveRun,
     OpenRound,
+    Trigger,
     counted_updates,
     counts_late_since,
     next_state,
@@ -107,7 +107,7 @@ def _conclude(
         remarks=_remarks(run, run_store, current, summary) if given.is_first_return else (),
     )
     is_last = row.round >= run.config.total_rounds
-    event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
+    event = Trigger.FAILURE if failure else Trigger.LAST_ROUND if is_last else None
     return summary, state, RUNNING if event is None else next_state(RUN, run.status, event)
 
 

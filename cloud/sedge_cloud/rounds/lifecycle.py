@@ -55,7 +55,7 @@ from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN
 
 
-class Event(StrEnum):
+class Trigger(StrEnum):
     """An event in the life of a run or of a round."""
 
     # to a run
@@ -85,36 +85,36 @@ class Phase(StrEnum):
     CLOSED = "closed"
 
 
-RUN: Mapping[str, Mapping[Event, str]] = {
+RUN: Mapping[str, Mapping[Trigger, str]] = {
     RUNNING: {
-        Event.LAST_ROUND: FINISHED,
-        Event.BUDGET: FINISHED,
-        Event.STOP: STOPPED,
-        Event.FAILURE: FAILED,
+        Trigger.LAST_ROUND: FINISHED,
+        Trigger.BUDGET: FINISHED,
+        Trigger.STOP: STOPPED,
+        Trigger.FAILURE: FAILED,
     },
     STOPPED: {},
     FINISHED: {},
     FAILED: {},
 }
-ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
+ROUND: Mapping[Phase, Mapping[Trigger, Phase]] = {
     Phase.OPEN: {
-        Event.QUORUM: Phase.GRACE,
-        Event.EVERYONE: Phase.CLOSED,
-        Event.ALONE: Phase.OFFLINE,
-        Event.TIME: Phase.CLOSED,
-        Event.SHORTAGE: Phase.OPEN,
+        Trigger.QUORUM: Phase.GRACE,
+        Trigger.EVERYONE: Phase.CLOSED,
+        Trigger.ALONE: Phase.OFFLINE,
+        Trigger.TIME: Phase.CLOSED,
+        Trigger.SHORTAGE: Phase.OPEN,
     },
     Phase.GRACE: {
-        Event.EVERYONE: Phase.CLOSED,
-        Event.TIME: Phase.CLOSED,
-        Event.SHORTAGE: Phase.OPEN,
+        Trigger.EVERYONE: Phase.CLOSED,
+        Trigger.TIME: Phase.CLOSED,
+        Trigger.SHORTAGE: Phase.OPEN,
     },
     Phase.OFFLINE: {
-        Event.QUORUM: Phase.GRACE,
-        Event.EVERYONE: Phase.CLOSED,
-        Event.RETURN: Phase.OPEN,
-        Event.TIME: Phase.CLOSED,
-        Event.SHORTAGE: Phase.OPEN,
+        Trigger.QUORUM: Phase.GRACE,
+        Trigger.EVERYONE: Phase.CLOSED,
+        Trigger.RETURN: Phase.OPEN,
+        Trigger.TIME: Phase.CLOSED,
+        Trigger.SHORTAGE: Phase.OPEN,
     },
     Phase.SERVING: {},
     Phase.CLOSED: {},
@@ -124,7 +124,7 @@ ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
 S = TypeVar("S", bound=str)
 
 
-def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
+def next_state(table: Mapping[S, Mapping[Trigger, S]], state: S, event: Trigger) -> S:
     """Return the state after ``event``. Raises ``LocalError`` if the event is illegal in this state."""
     if event not in table[state]:
         expected = ", ".join(table[state]) or "nothing more"
@@ -161,7 +161,7 @@ class OpenRound(AskedRound):
         waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
         return min(self.ends_at, self.back_at if waits_for_away else math.inf)
 
-    def due(self, config: RunConfig, now: float) -> Event | None:
+    def due(self, config: RunConfig, now: float) -> Trigger | None:
         """Return the event that is due, given the answers so far and the time, or None."""
         self.looked_at = now
         if self.phase is Phase.SERVING:
@@ -172,34 +172,36 @@ class OpenRound(AskedRound):
         )
         # If there are too few updates, the round still needs the waiting devices.
         if len(self.settled) == expected and (enough or not self.excused):
-            return Event.EVERYONE
+            return Trigger.EVERYONE
         waits_for_quorum = self.phase in (Phase.OPEN, Phase.OFFLINE)
         if waits_for_quorum and len(self.received) >= needed_updates(config, expected):
-            return Event.QUORUM
+            return Trigger.QUORUM
         is_alone = enough and now >= self.back_at and not self.present - self.excused
         if waits_for_quorum and is_alone != (self.phase is Phase.OFFLINE):
-            return Event.ALONE if is_alone else Event.RETURN
+            return Trigger.ALONE if is_alone else Trigger.RETURN
         if now < self.ends_at:
             return None
-        return Event.TIME if enough else Event.SHORTAGE
+        return Trigger.TIME if enough else Trigger.SHORTAGE
 
-    def closed_by(self, event: Event) -> str:
+    def closed_by(self, event: Trigger) -> str:
         """Return why ``event`` closes the round, as operators read it."""
-        if event is Event.EVERYONE:
+        if event is Trigger.EVERYONE:
             return EXCUSED if self.excused else str(event)
         # If a grace period has ended, the reason is whatever began it.
-        return str({Phase.GRACE: Event.QUORUM, Phase.OFFLINE: Event.ALONE}.get(self.phase, event))
+        return str(
+            {Phase.GRACE: Trigger.QUORUM, Phase.OFFLINE: Trigger.ALONE}.get(self.phase, event)
+        )
 
-    def enter(self, event: Event, config: RunConfig, now: float) -> None:
+    def enter(self, event: Trigger, config: RunConfig, now: float) -> None:
         """Apply an event. Raises ``LocalError`` for one that is illegal in this phase."""
         self.phase = next_state(ROUND, self.phase, event)
-        if event is Event.QUORUM:
+        if event is Trigger.QUORUM:
             self.grace_ends = now + config.grace_s
-        elif event is Event.ALONE:
+        elif event is Trigger.ALONE:
             self.grace_ends = now + config.offline_grace_s
-        elif event is Event.RETURN:
+        elif event is Trigger.RETURN:
             self.grace_ends = math.inf
-        elif event is Event.SHORTAGE:
+        elif event is Trigger.SHORTAGE:
             self.deadline, self.grace_ends = now + config.deadline_s, math.inf
             self.extended += 1
 
@@ -225,7 +227,7 @@ class LiveRun:
         """Return the time at which the run is next due if no message arrives; None if no round is open."""
         return None if self.round is None else max(self.round.timer(), self.retry_at)
 
-    def end(self, event: Event) -> None:
+    def end(self, event: Trigger) -> None:
         """Apply an event that ends the run. Raises ``LocalError`` when it has ended already."""
         self.run.status = next_state(RUN, self.run.status, event)
         self.round = None

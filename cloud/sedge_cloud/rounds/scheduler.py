@@ -35,10 +35,10 @@ from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
     STOPPED,
-    Event,
     LiveRun,
     OpenRound,
     Phase,
+    Trigger,
     counted_updates,
     counts_late_since,
     new_round,
@@ -154,7 +154,7 @@ class Scheduler:
                 yield from self._closed(live, current, summary)
                 return
             current.enter(event, config, now)
-            if event is Event.SHORTAGE:
+            if event is Trigger.SHORTAGE:
                 self._counters["extended"] += 1
                 yield _warning(
                     current, f"fewer than {config.min_updates} updates at the deadline; extended"
@@ -171,7 +171,7 @@ class Scheduler:
             return
         number, task = following
         if task == TRAIN and (why := exhausted(run)):
-            yield from self._end(live, Event.BUDGET, why, now)
+            yield from self._end(live, Trigger.BUDGET, why, now)
             self.serving = serving_run(self._store.runs())
             return
         # The round may already be open in the store: its commit may have succeeded although the disk
@@ -360,7 +360,7 @@ class Scheduler:
     def stop(self, live: LiveRun) -> list[CloudEffect | Hint]:
         """End a run that the operator has stopped; its open round is not aggregated."""
         void = self._void(live, STOPPED)
-        live.end(Event.STOP)
+        live.end(Trigger.STOP)
         return [*void, RunEnded(live.run.name, live.run.status)]
 
     def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect | Hint]:
@@ -368,9 +368,9 @@ class Scheduler:
         if live.run.status != RUNNING:  # finished: only a newcomer's order could not be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         text = f"run {live.run.name} has failed: {why}"
-        return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]
+        return [Note(logging.ERROR, text), *self._end(live, Trigger.FAILURE, why, now)]
 
-    def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
+    def _end(self, live: LiveRun, event: Trigger, why: str, now: float) -> list[CloudEffect | Hint]:
         """End a running run. An open round becomes void."""
         status = RUN[RUNNING][event]
         void = self._void(live, status)

@@ -28,7 +28,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.outage import RETURN_S, return_s
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
-from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
+from sedge_cloud.rounds.lifecycle import ROUND, OpenRound, Phase, Trigger, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
 from sedge_cloud.runs.run import Run, order_seed
 from sedge_cloud.store.rows import OrderRow, RoundRow
@@ -149,7 +149,7 @@ def test_when_a_round_closes(
     with_config(run, **config)
     current = an_open_round(size, settled, received)
     while current.phase is not Phase.CLOSED and (event := current.due(run.config, now)):
-        if event is Event.SHORTAGE:
+        if event is Trigger.SHORTAGE:
             break
         current.enter(event, run.config, now)
     assert (current.phase is Phase.CLOSED) is expected
@@ -216,7 +216,7 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
     late_order = cloud.order("c")
     cloud.answer("a", "b")
     assert [summary.round for summary in cloud.summaries()] == [1]
-    assert reasons(cloud) == [Event.QUORUM]
+    assert reasons(cloud) == [Trigger.QUORUM]
     after_round_1 = cloud.state()
     blob = small_update(late_order, seed=77)
     sha256 = hashlib.sha256(blob).digest()
@@ -273,7 +273,7 @@ def test_those_who_are_offline_have_a_grace_of_their_own(tmp_path: Path) -> None
     cloud.poll(9.9)
     assert not cloud.summaries()
     cloud.poll(0.1)
-    assert reasons(cloud) == [Event.ALONE]
+    assert reasons(cloud) == [Trigger.ALONE]
 
 
 def test_who_may_be_coming_back_is_waited_for(tmp_path: Path) -> None:
@@ -485,9 +485,9 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
     [*((RUN_TABLE, state) for state in RUN_TABLE), *((ROUND, state) for state in ROUND)],
 )
 def test_an_event_that_a_state_does_not_have_raises(
-    table: Mapping[str, Mapping[Event, str]], state: str
+    table: Mapping[str, Mapping[Trigger, str]], state: str
 ) -> None:
-    for event in Event:
+    for event in Trigger:
         if event in table[state]:
             assert next_state(table, state, event) in table
             continue
@@ -509,18 +509,18 @@ def test_a_round_closes_a_grace_period_after_the_quorum(tmp_path: Path) -> None:
     assert len(cloud.summaries()) == 2
     cloud.poll(1.0)  # the deadline holds in the grace period, too
     assert [len(summary.devices) for summary in cloud.summaries()] == [3, 4, 2]
-    assert reasons(cloud) == [Event.QUORUM, Event.EVERYONE, Event.QUORUM]
+    assert reasons(cloud) == [Trigger.QUORUM, Trigger.EVERYONE, Trigger.QUORUM]
 
 
 def test_a_grace_period_without_updates_is_over() -> None:
     """The updates that made the quorum may be lost by the disk, while others are waited for."""
     current = an_open_round(3, 1, 1)
     config = replaced(quorum=0.1, grace_s=10.0, deadline_s=50.0)
-    current.enter(Event.QUORUM, config, 20.0)
+    current.enter(Trigger.QUORUM, config, 20.0)
     assert (current.phase, current.due(config, 29.0)) == (Phase.GRACE, None)
     current.received.clear()
-    assert current.due(config, 30.0) is Event.SHORTAGE
-    current.enter(Event.SHORTAGE, config, 30.0)
+    assert current.due(config, 30.0) is Trigger.SHORTAGE
+    current.enter(Trigger.SHORTAGE, config, 30.0)
     assert (current.phase, current.ends_at) == (Phase.OPEN, 80.0)
 
 

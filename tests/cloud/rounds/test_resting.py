@@ -8,7 +8,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, began
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
-from sedge_cloud.rounds.lifecycle import EXCUSED, Event, OpenRound, Phase
+from sedge_cloud.rounds.lifecycle import EXCUSED, OpenRound, Phase, Trigger
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.wire.messages import Decline, Hello, Order
@@ -39,16 +39,16 @@ def asked(cloud: Cloud, name: str) -> list[int]:
     ("values", "excused", "received", "event"),
     [
         ({}, 0, 3, None),
-        ({}, 1, 3, Event.EVERYONE),
+        ({}, 1, 3, Trigger.EVERYONE),
         ({"quorum": 0.5}, 0, 1, None),
-        ({"quorum": 0.5}, 2, 1, Event.QUORUM),
+        ({"quorum": 0.5}, 2, 1, Trigger.QUORUM),
         ({"quorum": 0.5}, 3, 0, None),
         ({"min_updates": 2}, 3, 1, None),  # without them there are too few
         ({}, 4, 0, None),
     ],
 )
 def test_a_round_counts_without_devices_that_wait(
-    values: dict[str, object], excused: int, received: int, event: Event | None
+    values: dict[str, object], excused: int, received: int, event: Trigger | None
 ) -> None:
     names = [f"d{i}" for i in range(4)]
     orders = {name: OrderRow(RUN, 1, name, b"", b"", b"") for name in names}
@@ -59,7 +59,7 @@ def test_a_round_counts_without_devices_that_wait(
         current.arrive(name, waits=name in names[4 - excused :])
     assert current.due(config(**values), 0.0) is event
     assert current.due(config(**values), 100.0) in (
-        event or (Event.TIME if received >= config(**values).min_updates else Event.SHORTAGE),
+        event or (Trigger.TIME if received >= config(**values).min_updates else Trigger.SHORTAGE),
     )
     for name in names:
         current.arrive(name, waits=False)

@@ -178,7 +178,7 @@ def part_in(device: str, it: RoundFacts) -> str:
 
 
 @dataclass(frozen=True)
-class Event:
+class FleetEvent:
     """An event in the fleet's history; it has ``run`` and ``round`` if it is about a round."""
 
     at: datetime
@@ -187,19 +187,19 @@ class Event:
     round: int = 0
 
 
-def last_day(facts: Fleet) -> list[Event]:
+def last_day(facts: Fleet) -> list[FleetEvent]:
     """Return the events of the last 24 hours, latest first, with repeated ones combined.
 
     Events concern runs, rollouts, unusual rounds and devices.
     """
     found = [event for event in _events(facts) if facts.at - event.at <= DAY]
-    alike: dict[tuple[str, str], list[Event]] = {}
+    alike: dict[tuple[str, str], list[FleetEvent]] = {}
     for event in sorted(found, key=lambda event: event.at, reverse=True):
         alike.setdefault((event.run, event.text), []).append(event)
     return [_once(events) for events in alike.values()]
 
 
-def _once(events: Sequence[Event]) -> Event:
+def _once(events: Sequence[FleetEvent]) -> FleetEvent:
     """Combine events with the same text into the latest one, saying how many came before."""
     last, others = events[0], len(events) - 1
     if not others:
@@ -207,18 +207,18 @@ def _once(events: Sequence[Event]) -> Event:
     return replace(last, text=f"{last.text} (and {quantity(others, 'time')} before)")
 
 
-def _events(facts: Fleet) -> Iterator[Event]:
+def _events(facts: Fleet) -> Iterator[FleetEvent]:
     for run in facts.runs:
         if run.created is not None:
-            yield Event(run.created, f"run {run.run} started with {run.strategy}")
+            yield FleetEvent(run.created, f"run {run.run} started with {run.strategy}")
         if run.ended is not None:
             why = f": {run.why}" if run.why else ""
-            yield Event(run.ended, f"run {run.run} is {run.status}{why}")
+            yield FleetEvent(run.ended, f"run {run.run} is {run.status}{why}")
         yield from _of_rollout(run.rollout, f"run {run.run}")
         for it in run.rounds:
             text = out_of_the_ordinary(it)
             if it.closed is not None and text:
-                yield Event(it.closed, text, run.run, it.round)
+                yield FleetEvent(it.closed, text, run.run, it.round)
     yield from _of_rollout(facts.settings, "settings")
     # Devices are grouped by the hour, because they are often enrolled together.
     enrolled = defaultdict[datetime, dict[str, datetime]](dict)
@@ -227,24 +227,24 @@ def _events(facts: Fleet) -> Iterator[Event]:
             hour = device.enrolled.replace(minute=0, second=0, microsecond=0)
             enrolled[hour][device.device] = device.enrolled
         if device.state == "offline" and device.since is not None:
-            yield Event(device.since, f"{device.device} went offline")
+            yield FleetEvent(device.since, f"{device.device} went offline")
         if device.state == "paused" and device.since is not None:
-            yield Event(device.since, f"{device.device} was paused")
+            yield FleetEvent(device.since, f"{device.device} was paused")
         if device.error and device.error_since is not None:
-            yield Event(device.error_since, f"{device.device}: {device.error}")
+            yield FleetEvent(device.error_since, f"{device.device}: {device.error}")
     for came in enrolled.values():
-        yield Event(max(came.values()), f"enrolled: {_named(came)}")
+        yield FleetEvent(max(came.values()), f"enrolled: {_named(came)}")
 
 
-def _of_rollout(it: RolloutFacts | None, of: str) -> Iterator[Event]:
+def _of_rollout(it: RolloutFacts | None, of: str) -> Iterator[FleetEvent]:
     if it is None:
         return
     name = f"rollout {it.number} of {it.bundle} to {of}"
     if it.created is not None:
-        yield Event(it.created, f"{name} began")
+        yield FleetEvent(it.created, f"{name} began")
     if it.ended is not None:
         why = f": {it.why}" if it.why else ""
-        yield Event(it.ended, f"{name} is {it.state.replace('_', ' ')}{why}")
+        yield FleetEvent(it.ended, f"{name} is {it.state.replace('_', ' ')}{why}")
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:

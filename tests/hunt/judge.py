@@ -19,7 +19,7 @@ from sedge_cloud.runs.run import RunState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.leases import ProcessRow
 from sedge_cloud.store.records import Summary
-from sedge_cloud.store.rows import Received, UpdateRow
+from sedge_cloud.store.rows import RoundReceipts, UpdateRow
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import Vectors
 from sedge_edge.rounds.state import AgentState
@@ -259,7 +259,7 @@ class Judge:
         self,
         store: Store,
         summaries: Mapping[int, Summary],
-        updates: Mapping[int, Received],
+        updates: Mapping[int, RoundReceipts],
         state: RunState,
     ) -> None:
         """Each model is the one before and the mean of what counted in between, once each."""

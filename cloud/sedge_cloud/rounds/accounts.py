@@ -24,7 +24,7 @@ from sedge_cloud.store.records import (
     Summary,
 )
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
+from sedge_cloud.store.rows import HistoryRow, RoundReceipts, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import Metric
 
@@ -75,7 +75,7 @@ class RoundAnswers:
     """
 
     answers: dict[str, str]
-    received: Received
+    received: RoundReceipts
     traffic: list[TrafficRow]
     pasts: dict[str, DevicePast]
     sums: RunSums

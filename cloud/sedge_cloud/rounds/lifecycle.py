@@ -45,7 +45,7 @@ from sedge_cloud.rounds.resting import Resting
 from sedge_cloud.runs.asked import AskedRound, read_asked
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import OrderRow, Received, RoundRow, UpdateRow
+from sedge_cloud.store.rows import OrderRow, RoundReceipts, RoundRow, UpdateRow
 from sedge_cloud.store.schema import FAILED as FAILED
 from sedge_cloud.store.schema import FINISHED as FINISHED
 from sedge_cloud.store.schema import RUNNING as RUNNING
@@ -295,7 +295,7 @@ def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
     return since
 
 
-def counted_updates(received: Received, with_late: bool) -> list[UpdateRow]:
+def counted_updates(received: RoundReceipts, with_late: bool) -> list[UpdateRow]:
     """Return the updates that count in a round: its own and, if ``with_late`` is True, late ones.
 
     A device counts once: with its update for this round if there is one, otherwise with the latest of its

@@ -15,7 +15,7 @@ import msgspec
 
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.rows import LATE_ROUNDS, ClientModelRow, NewReceipt, Received, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, ClientModelRow, NewReceipt, RoundReceipts, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
 
@@ -115,7 +115,7 @@ class Receipts(Database):
                 db.execute(_NEWER_CLIENT_MODEL, msgspec.structs.astuple(client))
         return row
 
-    def received(self, run: str, number: int, since: int | None = None) -> Received:
+    def received(self, run: str, number: int, since: int | None = None) -> RoundReceipts:
         """Return a round's receipts, and the late updates that arrived in rounds ``since`` to ``number``.
 
         By default, ``since`` is the round itself.
@@ -123,7 +123,7 @@ class Receipts(Database):
         since = number if since is None else since
         rows = self._rows(UpdateRow, RECEIVED, run, number, run, since, number)
         own = [row for row in rows if row.round == number]
-        return Received(own, [row for row in rows if row.round != number])
+        return RoundReceipts(own, [row for row in rows if row.round != number])
 
     def update_blob(self, sha256: bytes) -> bytes:
         """Return the bytes of an accepted update, checked against their hash."""

@@ -200,7 +200,7 @@ class UpdateRow(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
 
 
-class Received(NamedTuple):
+class RoundReceipts(NamedTuple):
     """A round's ``receipts``, sorted by device, including receipts for rejected and late updates.
 
     ``late`` has the updates for earlier rounds that arrived in the meantime, oldest round first.

@@ -48,7 +48,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
 
 
-class Attempt:
+class Responder:
     """Answers the requests of local training: first from an earlier attempt, then by calling ``ask``.
 
     ``ask`` takes a request and, if that request's training was stopped, the state to resume it from.

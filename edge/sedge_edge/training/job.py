@@ -19,8 +19,8 @@ import numpy as np
 from sedge_edge.jobs.job import Job, Kept, Outcome, OutOfMemory
 from sedge_edge.jobs.storage import Vectors
 from sedge_edge.training.checkpoint import (
-    Attempt,
     Checkpoint,
+    Responder,
     decode_checkpoint,
     encode_checkpoint,
     encode_moments,
@@ -136,7 +136,7 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
     if job.checkpoint is not None and earlier.is_empty:
         where = f"run {order.run}, round {order.round}"
         _LOG.info("%s: the checkpoint is from another version or job; training starts over", where)
-    attempt = Attempt(earlier, ask, context.clock)
+    attempt = Responder(earlier, ask, context.clock)
     try:
         result = run_to_end(prepared.local_training, attempt.answer)
     except TrainingStopped as exc:

@@ -22,7 +22,7 @@ from sedge_protocol.wire.settings import GatesConfig, listed, tightened
 MOST_LINES = 5
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptRun(msgspec.Struct, frozen=True):
     """A run that the device has taken part in. ``round`` is the last round that it took part in."""
 
     run: str
@@ -90,7 +90,7 @@ class Status(msgspec.Struct, frozen=True):
     started: datetime | None = None
     running: bool = False
     link: Link = Link()
-    runs: tuple[Kept, ...] = ()
+    runs: tuple[KeptRun, ...] = ()
     orders: tuple[Working, ...] = ()
     pending: tuple[Unsent, ...] = ()
     results: tuple[Done, ...] = ()
@@ -158,7 +158,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         _time(state.incarnation),
         _is_running(folder),
         Link(page.connected, _time(page.since), page.url, page.reason, _time(page.heard)),
-        tuple(Kept(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
+        tuple(KeptRun(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
         tuple(Working(it.run, it.round, it.task) for it in state.orders.values()),
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
         tuple(_done(it) for it in page.results),

@@ -45,7 +45,7 @@ class Link(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class Flushable(Protocol):
     """The recorder's method that this module needs."""
 
     def flush(self, now: float) -> None:
@@ -64,14 +64,14 @@ class Company:
         self._members = members
         self._alone = alone
         self._link: Link | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: Flushable | None = None
         self._signals = Signals(core.fleet, core.store.secret())
         self._early: deque[tuple[str, bytes]] = deque(maxlen=MAX_EARLY)
         self._down_since: float | None = time.monotonic()
         self._is_changing = self._has_taken = False
         self._rests = False
 
-    def begin(self, link: Link, recorder: Recorder | None) -> None:
+    def begin(self, link: Link, recorder: Flushable | None) -> None:
         """Set the link and the recorder. Must be called before the first ``poll``."""
         self._link, self._recorder = link, recorder
         if not self._alone:

@@ -29,7 +29,7 @@ MAX_EARLY = 1000
 RETIRE_S, STEP_S = 10.0, 0.02
 
 
-class Link(Protocol):
+class BrokerLink(Protocol):
     """The methods of the broker link that this module needs."""
 
     subscriptions: tuple[str, ...]
@@ -63,7 +63,7 @@ class Company:
         self._core = core
         self._members = members
         self._alone = alone
-        self._link: Link | None = None
+        self._link: BrokerLink | None = None
         self._recorder: Flushable | None = None
         self._signals = Signals(core.fleet, core.store.secret())
         self._early: deque[tuple[str, bytes]] = deque(maxlen=MAX_EARLY)
@@ -71,7 +71,7 @@ class Company:
         self._is_changing = self._has_taken = False
         self._rests = False
 
-    def begin(self, link: Link, recorder: Flushable | None) -> None:
+    def begin(self, link: BrokerLink, recorder: Flushable | None) -> None:
         """Set the link and the recorder. Must be called before the first ``poll``."""
         self._link, self._recorder = link, recorder
         if not self._alone:

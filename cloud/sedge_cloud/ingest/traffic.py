@@ -15,7 +15,7 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
 
 
-class Link(NamedTuple):
+class LinkBytes(NamedTuple):
     """Bytes on the coordinator's own link: ``up`` counts those that it sent, ``down`` those it received."""
 
     up: int
@@ -28,21 +28,21 @@ class Traffic:
     def __init__(self) -> None:
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
-        self._link = Link(0, 0)
+        self._link = LinkBytes(0, 0)
         # By transfer, then by device: the chunks still being fetched.
         self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(dict)
         # By run, then by device: the byte counts when the round opened.
-        self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}
+        self._opened: dict[str, tuple[LinkBytes, dict[str, tuple[int, int]]]] = {}
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run
 
     def received(self, device: str, payload: bytes) -> None:
         """Count a frame that a device has sent."""
         self._up[device] += len(payload)
-        self._link = Link(self._link.up, self._link.down + len(payload))
+        self._link = LinkBytes(self._link.up, self._link.down + len(payload))
 
     def sent(self, send: Send) -> None:
         """Count a frame sent to one device, or to all devices that are fetching its blob."""
-        self._link = Link(self._link.up + len(send.payload), self._link.down)
+        self._link = LinkBytes(self._link.up + len(send.payload), self._link.down)
         *_, name, last = send.topic.split("/")
         if last == "down":
             self._down[name] += len(send.payload)
@@ -88,13 +88,13 @@ class Traffic:
 
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
-    ) -> tuple[tuple[TrafficRow, ...], Link]:
+    ) -> tuple[tuple[TrafficRow, ...], LinkBytes]:
         """Return byte counts since an open round began: one per device, and the link's.
 
         If the coordinator started after the round opened, counts begin when it started, and ``cohort``
         names the devices in the round.
         """
-        link, before = self._opened.get(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
+        link, before = self._opened.get(run, (LinkBytes(0, 0), dict.fromkeys(cohort, (0, 0))))
         whole = self._whole.get(run, set[str]())
         rows = tuple(
             TrafficRow(
@@ -107,7 +107,7 @@ class Traffic:
             )
             for device, (up, down) in before.items()
         )
-        return rows, Link(self._link.up - link.up, self._link.down - link.down)
+        return rows, LinkBytes(self._link.up - link.up, self._link.down - link.down)
 
     def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
         """Start and stop counting as a leader in another process opens and closes rounds.

@@ -29,7 +29,7 @@ from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.elsewhere import Everywhere, MeterEverywhere
 from sedge_cloud.rounds.leader import Leader
 from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.rounds.reach import Reach, TrafficMeter
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
@@ -198,7 +198,7 @@ class Coordinator:
         """End a turn: store the updates that ``receive`` accepted, and only then send the answers."""
         return self._passed_on(self.ingest.commit(now), now)
 
-    def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
+    def _new_leader(self, devices: Reach, traffic: TrafficMeter) -> Leader:
         return Leader(
             self.run_store, self.garbage, self._manifests, devices, traffic, self.counters, self._draw,
             self._wall,

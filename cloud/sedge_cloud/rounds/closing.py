@@ -22,7 +22,7 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
 )
 from sedge_cloud.rounds.private import noised
-from sedge_cloud.rounds.reach import Meter
+from sedge_cloud.rounds.reach import TrafficMeter
 from sedge_cloud.rounds.summary import personal_elements, summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
@@ -35,7 +35,12 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def close_round(
-    live: LiveRun, run_store: RunStore, current: OpenRound, traffic: Meter, at: float, why: str
+    live: LiveRun,
+    run_store: RunStore,
+    current: OpenRound,
+    traffic: TrafficMeter,
+    at: float,
+    why: str,
 ) -> Summary:
     """Aggregate the updates into the next global model, and store the run's next state.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from sedge_cloud.hints import DeviceOnline, Left, ToLeader
-from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.rounds.reach import Reach, TrafficMeter
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.terms import Terms, abilities
 from sedge_cloud.store.roles import Rows
@@ -135,9 +135,9 @@ def _is_another(last: _Known, known: _Known) -> bool:
 
 
 class MeterEverywhere:
-    """Reads byte counts for all devices (``Meter``): ours from memory, other processes' from rows."""
+    """A ``TrafficMeter`` for all devices: reads ours from memory, other processes' from rows."""
 
-    def __init__(self, ours: Meter, store: Rows, is_ours: Callable[[str], bool]) -> None:
+    def __init__(self, ours: TrafficMeter, store: Rows, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours

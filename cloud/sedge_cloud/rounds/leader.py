@@ -18,7 +18,7 @@ from sedge_cloud.rounds.accounts import catch_up_all
 from sedge_cloud.rounds.cohort import Draw
 from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
-from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.rounds.reach import Reach, TrafficMeter
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.rounds.settings_rollouts import SettingsRollouts
@@ -39,7 +39,7 @@ class Leader:
         garbage: Garbage,
         manifests: Manifests,
         devices: Reach,
-        traffic: Meter,
+        traffic: TrafficMeter,
         counters: Counter[str],
         draw: Draw,
         wall: Wall,

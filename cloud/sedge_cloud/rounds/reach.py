@@ -52,7 +52,7 @@ class Reach(Protocol):
         ...
 
 
-class Meter(Protocol):
+class TrafficMeter(Protocol):
     """Counts the bytes that each device sends and receives."""
 
     def of_round(

@@ -47,7 +47,7 @@ from sedge_cloud.rounds.lifecycle import (
 )
 from sedge_cloud.rounds.plans import save_terms
 from sedge_cloud.rounds.private import exhausted
-from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.rounds.reach import Reach, TrafficMeter
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.rollouts import advance
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
@@ -76,7 +76,7 @@ class Scheduler:
         cut: Cut,
         housekeeping: Housekeeping,
         counters: Counter[str],
-        traffic: Meter,
+        traffic: TrafficMeter,
         draw: Draw,
         wall: Wall,
     ) -> None:

@@ -35,7 +35,7 @@ from sedge_edge.training.local_training import (
     run_to_end,
     scores_gradient,
 )
-from sedge_edge.training.meter import NOTHING_SPENT, Meter, Spent
+from sedge_edge.training.meter import NOTHING_SPENT, JobMeter, Spent
 from sedge_edge.training.preparation import JobContext, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_edge.training.trainer import (
@@ -115,7 +115,7 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
 def _run_job(job: Job, context: WorkerContext) -> Outcome:
     bundle, trainer = context.open_bundle(job.order.bundle.sha256)
     prepared = prepare(job, context, bundle.manifest)
-    meter = Meter(context.temperature_c, context.watts)
+    meter = JobMeter(context.temperature_c, context.watts)
 
     def stopped() -> bool:
         meter.look()

@@ -23,7 +23,7 @@ class Spent:
 NOTHING_SPENT = Spent()
 
 
-class Meter:
+class JobMeter:
     """Measures one attempt at a job.
 
     ``watts`` is the device's power draw while working, or None if unknown.

@@ -30,7 +30,7 @@ from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.ingest.incoming import Answer, reported
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
-from sedge_cloud.ingest.progress import Progress
+from sedge_cloud.ingest.progress import OrderProgress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.renewing import Renewing
 from sedge_cloud.ingest.sessions import DeviceRegistry
@@ -74,7 +74,7 @@ class Ingest:
         self.store = run_store.store
         self.counters = counters
         self.devices = DeviceRegistry(fleet, incarnation, self.store, versions, wall)
-        self.progress = Progress(self.devices)
+        self.progress = OrderProgress(self.devices)
         self._renewing = Renewing(fleet, self.devices, self.store)
         self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()

@@ -36,7 +36,7 @@ class _Asked:
     quiet_at: float
 
 
-class Progress:
+class OrderProgress:
     """Tracks devices' progress on their orders, and records it in their sessions."""
 
     def __init__(self, devices: DeviceRegistry) -> None:

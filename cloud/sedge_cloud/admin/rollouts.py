@@ -14,7 +14,7 @@ from sedge_cloud.rounds.settings_rollouts import said
 from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rollouts import FLEET, Progress, RolloutPlan, RolloutRow
+from sedge_cloud.store.rollouts import FLEET, RolloutPlan, RolloutProgress, RolloutRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.privileges import as_caller
@@ -70,7 +70,9 @@ def _first_phase(
     at, earlier = time.time(), store.rollouts(run)
     coded = msgspec.msgpack.encode(plan)
     made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)
-    begun = next_phase(made, plan, Progress(at, number), Evidence(devices, Tally(), number), at)
+    begun = next_phase(
+        made, plan, RolloutProgress(at, number), Evidence(devices, Tally(), number), at
+    )
     return msgspec.structs.replace(made, progress=msgspec.msgpack.encode(begun))
 
 

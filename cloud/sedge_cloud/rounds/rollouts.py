@@ -18,8 +18,8 @@ from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rollouts import (
-    Progress,
     RolloutPlan,
+    RolloutProgress,
     RolloutRow,
     Tried,
     read,
@@ -123,7 +123,7 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
 
 def tallied(
     row: RolloutRow, store: Rows, closed: int, measured: bool = False
-) -> tuple[Progress, Tally]:
+) -> tuple[RolloutProgress, Tally]:
     """Return the updated progress, and the tally up to round ``closed``.
 
     The progress stores the tally of older rounds. The last rounds may still get answers, so their orders
@@ -176,7 +176,7 @@ class Evidence:
 
 
 def proceed(
-    row: RolloutRow, progress: Progress, evidence: Evidence, store: Rows, at: float
+    row: RolloutRow, progress: RolloutProgress, evidence: Evidence, store: Rows, at: float
 ) -> Iterator[Note]:
     """Start a rollout's next phase, or end the rollout, if that is due. Raises ``StorageError``."""
     plan, tally, new = row.read_plan(), evidence.tally, evidence.tally.new
@@ -219,8 +219,8 @@ def proceed(
 
 
 def next_phase(
-    row: RolloutRow, plan: RolloutPlan, progress: Progress, evidence: Evidence, at: float
-) -> Progress:
+    row: RolloutRow, plan: RolloutPlan, progress: RolloutProgress, evidence: Evidence, at: float
+) -> RolloutProgress:
     """Return a rollout's progress at the start of its next phase, which has at least one device."""
     devices = evidence.devices
     phase = len(progress.bounds)
@@ -239,21 +239,25 @@ def next_phase(
     return _with_awaited(row, progress, evidence)
 
 
-def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
+def awaited(
+    row: RolloutRow, progress: RolloutProgress, devices: Iterable[str], new: Group
+) -> list[str]:
     """Return which of the ``devices`` are in the rollout and have neither succeeded nor failed."""
     known = {*progress.failed, *new.failed, *new.succeeded}
     names = (name for name in devices if name not in known)
     return [name for name in names if rank(row, name) <= progress.bounds[-1]]
 
 
-def _with_awaited(row: RolloutRow, progress: Progress, evidence: Evidence) -> Progress:
+def _with_awaited(
+    row: RolloutRow, progress: RolloutProgress, evidence: Evidence
+) -> RolloutProgress:
     names = nsmallest(
         MAX_NAMED, awaited(row, progress, evidence.devices, evidence.tally.new), key=natural
     )
     return msgspec.structs.replace(progress, awaited=tuple(names))
 
 
-def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
+def members(row: RolloutRow, progress: RolloutProgress, devices: Iterable[str]) -> set[str]:
     """Return which of ``devices`` the current phase has added."""
     before, last = (-1, *progress.bounds)[-2:]
     return {name for name in devices if before < rank(row, name) <= last}
@@ -268,7 +272,7 @@ def away(store: Rows, devices: Set[str], since: float) -> set[str]:
 
 def absent(
     row: RolloutRow,
-    progress: Progress,
+    progress: RolloutProgress,
     store: Rows,
     newest: Set[str],
     new: Group,
@@ -286,12 +290,12 @@ def absent(
     return found
 
 
-def _added(progress: Progress) -> int:
+def _added(progress: RolloutProgress) -> int:
     """Return how many devices the phase added when it began."""
     return progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
 
 
-def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
+def _needed(plan: RolloutPlan, progress: RolloutProgress, reachable: Set[str]) -> int:
     """Return how many devices must succeed before the next phase, or answer before an abort."""
     return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
@@ -299,7 +303,7 @@ def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
 def _is_through(
     row: RolloutRow,
     plan: RolloutPlan,
-    progress: Progress,
+    progress: RolloutProgress,
     new: Group,
     at: float,
     reachable: Set[str],

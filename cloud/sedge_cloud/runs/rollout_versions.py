@@ -7,7 +7,7 @@ in a rollout when a phase adds more.
 import hashlib
 
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rollouts import Progress, RolloutRow
+from sedge_cloud.store.rollouts import RolloutProgress, RolloutRow
 
 
 def rank(row: RolloutRow, device: str) -> int:
@@ -20,7 +20,7 @@ class Versions:
     """Decides which version each device gets from the rollouts of a run or of settings, newest first."""
 
     def __init__(self, run: str, store: Rows) -> None:
-        self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
+        self._given = list[tuple[RolloutRow, RolloutProgress, frozenset[str] | None]]()
         for row in reversed(store.rollouts(run)):
             if row.state in ("in_progress", "succeeded"):
                 where = row.read_plan().where

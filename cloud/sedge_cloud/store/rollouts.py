@@ -44,7 +44,7 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     settings: bytes = b""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RolloutProgress(msgspec.Struct, frozen=True):
     """The progress of a rollout, which has been in ``phase`` (from 0) ``since`` (wall clock).
 
     For each phase begun so far, ``bounds`` has the largest rank (``rank``) of its devices, and ``sizes``
@@ -89,9 +89,9 @@ class RolloutRow(msgspec.Struct, frozen=True):
         """Decode ``plan``. Raises ``StorageError`` when it cannot be read."""
         return read(self, self.plan, RolloutPlan)
 
-    def read_progress(self) -> Progress:
+    def read_progress(self) -> RolloutProgress:
         """Decode ``progress``. Raises ``StorageError`` when it cannot be read."""
-        return read(self, self.progress, Progress)
+        return read(self, self.progress, RolloutProgress)
 
 
 class Tried(msgspec.Struct, frozen=True):

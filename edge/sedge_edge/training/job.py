@@ -35,7 +35,7 @@ from sedge_edge.training.local_training import (
     run_to_end,
     scores_gradient,
 )
-from sedge_edge.training.meter import NOTHING_SPENT, JobMeter, Spent
+from sedge_edge.training.meter import NOTHING_SPENT, JobCost, JobMeter
 from sedge_edge.training.preparation import JobContext, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_edge.training.trainer import (
@@ -173,7 +173,7 @@ def complete(
     result: LocalResult,
     seconds: float,
     context: JobContext,
-    spent: Spent = NOTHING_SPENT,
+    spent: JobCost = NOTHING_SPENT,
 ) -> Outcome:
     """Finish a job after its training: write the report and the encoded update. Returns the outcome.
 

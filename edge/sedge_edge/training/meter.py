@@ -9,7 +9,7 @@ _LOOK_EVERY = 64
 
 
 @dataclass(frozen=True)
-class Spent:
+class JobCost:
     """The cost of a job: seconds per training step, the highest temperature in °C, and joules.
 
     None means unknown.
@@ -20,7 +20,7 @@ class Spent:
     energy_j: float | None = None
 
 
-NOTHING_SPENT = Spent()
+NOTHING_SPENT = JobCost()
 
 
 class JobMeter:
@@ -46,12 +46,12 @@ class JobMeter:
         self._seconds += seconds
         self._steps += steps
 
-    def spent(self, seconds: float) -> Spent:
+    def spent(self, seconds: float) -> JobCost:
         """Return the measurement. The job took ``seconds``, including earlier attempts."""
         self._read()
         step_s = self._seconds / self._steps if self._steps else None
         energy_j = None if self._watts is None else self._watts * seconds
-        return Spent(step_s, self._hottest, energy_j)
+        return JobCost(step_s, self._hottest, energy_j)
 
     def _read(self) -> None:
         if (found := self._temperature_c()) is not None:

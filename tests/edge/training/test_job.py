@@ -26,7 +26,7 @@ from sedge_edge.training.job import (
     run_job,
 )
 from sedge_edge.training.local_training import LocalResult
-from sedge_edge.training.meter import Spent
+from sedge_edge.training.meter import JobCost
 from sedge_edge.training.preparation import Prepared, prepare
 from sedge_edge.training.trainer import (
     Moments,
@@ -368,7 +368,7 @@ def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
     for one, order, whole in zip(prepared, orders, wholes, strict=True):
         worth = Metrics(1.0, 0.5, 7)
         learned = replace(ended(one.start + drift(order.seed)), before=worth, after=worth)
-        assert complete(one, learned, 3.0, twelve, Spent(1 / learned.trained.steps)) == whole
+        assert complete(one, learned, 3.0, twelve, JobCost(1 / learned.trained.steps)) == whole
         slow = complete(one, learned, 7.5, twelve)
         assert slow.report.seconds == 7.5
         assert slow.update != whole.update

@@ -24,7 +24,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.runs.garbage import Garbage
-from sedge_cloud.runs.run import RunState
+from sedge_cloud.runs.run import StrategyState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import RunRow
@@ -266,9 +266,9 @@ class Cloud:
         """The run as the store has it."""
         return next(row for row in self.store.runs() if row.run == RUN)
 
-    def state(self) -> RunState:
+    def state(self) -> StrategyState:
         """The run's stored state."""
-        return msgspec.msgpack.decode(self.run_row().state, type=RunState)
+        return msgspec.msgpack.decode(self.run_row().state, type=StrategyState)
 
     def summaries(self) -> list[Summary]:
         """The closed rounds as the store has them."""

@@ -16,7 +16,7 @@ from tests.fleet import Crash
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RunEnded
-from sedge_cloud.runs.run import RunState
+from sedge_cloud.runs.run import StrategyState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Summary
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -74,13 +74,13 @@ def drive(cloud: Cloud) -> None:
     raise AssertionError(f"the run has not ended: {cloud.notes(logging.ERROR)}")
 
 
-def ending(cloud: Cloud) -> tuple[RunState, list[Summary], list[tuple[str, int]]]:
+def ending(cloud: Cloud) -> tuple[StrategyState, list[Summary], list[tuple[str, int]]]:
     """What a run came to, and that every update counted once."""
     rows = Store.rounds(cloud.store, RUN)
     summaries = [msgspec.msgpack.decode(row.summary or b"", type=Summary) for row in rows]
     counted = [(d.device, s.round) for s in summaries for d in s.devices]
     row = Store.runs(cloud.store)[0]
-    return msgspec.msgpack.decode(row.state, type=RunState), summaries, counted
+    return msgspec.msgpack.decode(row.state, type=StrategyState), summaries, counted
 
 
 def coded_update(cloud: Cloud, order: Order, seed: int) -> bytes:

@@ -15,7 +15,7 @@ from tests.hunt.world import World
 
 from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
 from sedge_cloud.config import RobustConfig, RunConfig, TrainingConfig
-from sedge_cloud.runs.run import RunState
+from sedge_cloud.runs.run import StrategyState
 from sedge_protocol.codec import ValueCoding
 
 TRUSTING = RobustConfig(clip=0, rule="mean", max_weight=0)
@@ -131,7 +131,7 @@ def _played(seed: int, case: str, only: Collection[str] | None) -> Played:
             with world.used():
                 world.run()
                 row = next(row for row in world.store.runs() if row.run == RUN)
-                end = msgspec.msgpack.decode(row.state, type=RunState).model_hash
+                end = msgspec.msgpack.decode(row.state, type=StrategyState).model_hash
         except Exception as exc:  # whatever it is, it is a find
             error = f"{type(exc).__name__}: {exc}"
             world.trace.append(f"{world.now:8.2f} s  {error}")

@@ -15,7 +15,7 @@ import numpy as np
 from tests.hunt.training import SoftmaxTrainer
 
 from sedge_cloud.runs.garbage import Garbage
-from sedge_cloud.runs.run import RunState
+from sedge_cloud.runs.run import StrategyState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.leases import ProcessRow
 from sedge_cloud.store.records import Summary
@@ -229,7 +229,9 @@ class Judge:
             kept = {(update.device, update.blob) for update in updates[number].receipts}
             text = f"{name} has a receipt for round {number} that the store has not"
             self.require("I2", (name, sha256) in kept, text)
-        self._add_up(store, summaries, updates, msgspec.msgpack.decode(run.state, type=RunState))
+        self._add_up(
+            store, summaries, updates, msgspec.msgpack.decode(run.state, type=StrategyState)
+        )
         self._sent_again(faults)
 
     def _answered(self, name: str, message: Committed) -> None:
@@ -260,7 +262,7 @@ class Judge:
         store: Store,
         summaries: Mapping[int, Summary],
         updates: Mapping[int, RoundReceipts],
-        state: RunState,
+        state: StrategyState,
     ) -> None:
         """Each model is the one before and the mean of what counted in between, once each."""
         last = decode(store.blobs.read(state.model), self._layout.size).dense()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
-from sedge_cloud.runs.run import RunState
+from sedge_cloud.runs.run import StrategyState
 from sedge_cloud.store.opening import open_folder
 
 pytestmark = pytest.mark.fleet
@@ -47,7 +47,7 @@ def tamper(fleet: RealFleet) -> None:
     store = open_folder(fleet.folder / "state")
     try:
         (row,) = store.runs()
-        state = msgspec.msgpack.decode(row.state, type=RunState)
+        state = msgspec.msgpack.decode(row.state, type=StrategyState)
         changed = state.policy[:-1] + bytes([state.policy[-1] ^ 1])
         coded = msgspec.msgpack.encode(msgspec.structs.replace(state, policy=changed))
         with store.transaction():

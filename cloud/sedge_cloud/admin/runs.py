@@ -16,7 +16,7 @@ from sedge_cloud.run_file import check_run
 from sedge_cloud.runs.capabilities import outline, packets_for, terms_of
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.orders import make_order, require_sendable
-from sedge_cloud.runs.run import Run, RunState, state_of
+from sedge_cloud.runs.run import Run, StrategyState, state_of
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.terms import Terms, without_link
 from sedge_cloud.runs.versions import first_version
@@ -110,7 +110,7 @@ def _begin(
         status=RUNNING,
         config=msgspec.msgpack.encode(config),
         bundle=whole,
-        state=msgspec.msgpack.encode(RunState(model, model_hash, initial=model)),
+        state=msgspec.msgpack.encode(StrategyState(model, model_hash, initial=model)),
         created=time.time(),
         narrower=msgspec.msgpack.encode(others) if others else b"",
         frozen=store.blobs.write(frozen) if frozen else b"",
@@ -154,13 +154,13 @@ def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
     ]
 
 
-def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
+def _first_state(run: Run, run_store: RunStore, exact: bool) -> StrategyState:
     """Return the state before the first round. It holds the model that the strategy's ``init`` returns."""
     first = run.strategy.init(run_store.context(run))
     broadcast = run.config.broadcast
     theta = first.theta if exact else first_version(first.theta, run.manifest.layout, broadcast)
     model, model_hash, _ = run_store.write_model(theta, broadcast.compression)
-    return RunState(
+    return StrategyState(
         model,
         model_hash,
         initial=model,
@@ -281,7 +281,7 @@ def resume_run(
 
 
 def _resumed(
-    name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
+    name: str, config: RunConfig, state: StrategyState, spent: int, num_rounds: int | None
 ) -> RunConfig:
     """Return the config that resumes a run after round ``spent`` or, if that is 0, after its last round."""
     last, budget = state.round, state.budget

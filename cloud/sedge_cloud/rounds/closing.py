@@ -24,7 +24,7 @@ from sedge_cloud.rounds.lifecycle import (
 from sedge_cloud.rounds.private import noised
 from sedge_cloud.rounds.reach import TrafficMeter
 from sedge_cloud.rounds.summary import personal_elements, summarise
-from sedge_cloud.runs.run import Run, RunState
+from sedge_cloud.runs.run import Run, StrategyState
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
 from sedge_cloud.store.records import ClosedRound, Summary
@@ -87,7 +87,7 @@ def _conclude(
     current: OpenRound,
     given: RoundAnswers,
     updates: Sequence[UpdateRow],
-) -> tuple[Summary, RunState, str]:
+) -> tuple[Summary, StrategyState, str]:
     """Aggregate ``updates``. Returns the round's summary, and the run's next state and status."""
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
@@ -142,11 +142,11 @@ def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Su
     if row is None or row.open or row.summary is None:
         return None
     kept = next(other for other in store.runs() if other.run == run.name)
-    _move_on(live, msgspec.msgpack.decode(kept.state, type=RunState), kept.status)
+    _move_on(live, msgspec.msgpack.decode(kept.state, type=StrategyState), kept.status)
     return msgspec.msgpack.decode(row.summary, type=Summary)
 
 
-def _move_on(live: LiveRun, state: RunState, status: str) -> None:
+def _move_on(live: LiveRun, state: StrategyState, status: str) -> None:
     live.run.state, live.round = state, None
     if status != RUNNING:
         live.end(next(event for event, end in RUN[RUNNING].items() if end == status))
@@ -158,7 +158,7 @@ def _aggregate(
     row: RoundRow,
     updates: Sequence[UpdateRow],
     orders: Mapping[str, OrderRow],
-) -> tuple[RunState, dict[str, float], bool]:
+) -> tuple[StrategyState, dict[str, float], bool]:
     """Aggregate a round and store the resulting blobs.
 
     Returns the next state, the factors of shortened updates by device, and ``Summary.replaced``.

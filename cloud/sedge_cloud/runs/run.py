@@ -23,7 +23,7 @@ from sedge_protocol.wire.work import Codec
 R = TypeVar("R")
 
 
-class RunState(msgspec.Struct, frozen=True):
+class StrategyState(msgspec.Struct, frozen=True):
     """A strategy's last ``State``, with blobs in place of vectors; ``round`` counts the rounds closed.
 
     ``model`` is the blob of the exact whole global model. ``steps`` lead to it from earlier models, oldest
@@ -126,9 +126,9 @@ def order_seed(seed: int, number: int, device: str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def state_of(row: RunRow) -> RunState:
+def state_of(row: RunRow) -> StrategyState:
     """Decode a run's state. Raises ``StorageError`` when it cannot be read."""
-    return _read(row, row.state, RunState)
+    return _read(row, row.state, StrategyState)
 
 
 def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:

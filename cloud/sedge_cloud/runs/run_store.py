@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.algorithms.slices import IN_PLACE, Compute
-from sedge_cloud.runs.run import Run, RunState
+from sedge_cloud.runs.run import Run, StrategyState
 from sedge_cloud.runs.updates import RoundUpdates
 from sedge_cloud.runs.vectors import Vectors
 from sedge_cloud.runs.versions import (
@@ -86,7 +86,7 @@ class RunStore(Vectors):
             compute=self._compute,
         )
 
-    def write_state(self, run: Run, state: State) -> RunState:
+    def write_state(self, run: Run, state: State) -> StrategyState:
         """Store a strategy's ``State``. Returns it with blobs in place of vectors.
 
         If the broadcast is lossy, the next global model is the one that the devices decode (versions.py).

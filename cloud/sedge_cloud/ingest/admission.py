@@ -10,7 +10,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
 
-class Admission:
+class FrameAdmission:
     """Drops frames from unknown senders and from devices that send too much; ``poll`` returns log lines."""
 
     def __init__(

@@ -22,7 +22,7 @@ from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.ingest.absent import Absent
-from sedge_cloud.ingest.admission import Admission
+from sedge_cloud.ingest.admission import FrameAdmission
 from sedge_cloud.ingest.broadcast import Broadcast
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.device_cache import save_hello, save_hellos
@@ -87,7 +87,7 @@ class Ingest:
         self._uploads = Uploads(self.store, run_store, self.open.find)
         self._log = LogQuota()
         self.muting = Muting(fleet, self.devices, self._left)
-        self._admission = Admission(self.devices, self._log, counters, self.muting)
+        self._admission = FrameAdmission(self.devices, self._log, counters, self.muting)
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[hints.Hint] = []

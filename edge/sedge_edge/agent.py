@@ -20,7 +20,7 @@ import numpy as np
 from sedge_edge.jobs.global_model import steps_left
 from sedge_edge.jobs.job import Outcome
 from sedge_edge.jobs.storage import Blobs, DurableValue, FolderVectors, Vectors
-from sedge_edge.rounds.admission import Admission
+from sedge_edge.rounds.admission import OrderAdmission
 from sedge_edge.rounds.budget import Budget
 from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.disk_waits import DiskWaits
@@ -98,7 +98,7 @@ class Agent:
         self._settings = TakenSettings(settings, self._store, self.handshake, self.budget)
         self._store.spent = self.budget.commit
         given = self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned
-        self._admission = Admission(*given)
+        self._admission = OrderAdmission(*given)
         self._declines = self._admission.declines
         self._waiting = Waiting(self.budget.gate(gate))
         counters, retention = self.peer.counters, retention or Retention()

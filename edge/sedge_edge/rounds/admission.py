@@ -18,7 +18,7 @@ from sedge_protocol.wire.refusals import OTHER_LAYOUT
 from sedge_protocol.wire.signing_keys import SigningKeys
 
 
-class Admission:
+class OrderAdmission:
     """Checks orders against what the device has ``announced``, its limits and its pinned ``keys``.
 
     Methods raise ``StorageError`` if the disk fails.

@@ -17,7 +17,7 @@ from sedge_export.lowering.executorch.products import column_sums
 from sedge_export.lowering.onnx.weight_gradient import Window
 from sedge_export.lowering.rules.channels import channels_first, channels_last
 from sedge_export.lowering.rules.table import replaces
-from sedge_export.lowering.rules.windows import Axis
+from sedge_export.lowering.rules.windows import WindowAxis
 
 aten = torch.ops.aten
 
@@ -65,7 +65,7 @@ def convolution_backward(
     return for_input, for_weight, for_bias
 
 
-def _axes(window: Window, extents: Sequence[int], positions: Sequence[int]) -> list[Axis]:
+def _axes(window: Window, extents: Sequence[int], positions: Sequence[int]) -> list[WindowAxis]:
     settings = zip(
         extents,
         positions,
@@ -75,7 +75,7 @@ def _axes(window: Window, extents: Sequence[int], positions: Sequence[int]) -> l
         window.dilation,
         strict=True,
     )
-    return [Axis(1 + number, *setting) for number, setting in enumerate(settings)]
+    return [WindowAxis(1 + number, *setting) for number, setting in enumerate(settings)]
 
 
 def _matrices(weight: Tensor, groups: int) -> Tensor:

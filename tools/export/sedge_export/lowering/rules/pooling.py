@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sedge_export.lowering.rules.channels import channels_first, channels_last
 from sedge_export.lowering.rules.table import replaces
-from sedge_export.lowering.rules.windows import Axis
+from sedge_export.lowering.rules.windows import WindowAxis
 from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
@@ -55,14 +55,14 @@ def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_
 def axes_of(
     shape: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], ceil_mode: bool,
-) -> list[Axis]:  # fmt: skip
+) -> list[WindowAxis]:  # fmt: skip
     """Return the rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
     kernel = pair(kernel_size)
     settings = zip(
         shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
     )
     return [
-        Axis(1 + n, extent, count_of(extent, k, s, p, d, ceil_mode), k, s, p, d)
+        WindowAxis(1 + n, extent, count_of(extent, k, s, p, d, ceil_mode), k, s, p, d)
         for n, (extent, k, s, p, d) in enumerate(settings)
     ]
 
@@ -139,7 +139,7 @@ def avg_pool_backward(
 
 
 def _shared(
-    windows: Tensor, axes: Sequence[Axis], with_margin: bool, divisor: int | None
+    windows: Tensor, axes: Sequence[WindowAxis], with_margin: bool, divisor: int | None
 ) -> Tensor:
     """Divide each window's value (B, H, W, C) by the number of its elements, or by the divisor."""
     counts = [counted(axis, with_margin) for axis in axes]
@@ -151,7 +151,7 @@ def _shared(
     return windows
 
 
-def counted(axis: Axis, with_margin: bool) -> list[float]:
+def counted(axis: WindowAxis, with_margin: bool) -> list[float]:
     """Return the number of elements in each window, with or without padding.
 
     Elements beyond the padding never count.

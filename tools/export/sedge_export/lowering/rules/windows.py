@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """How a window of ``kernel`` taps moves over an axis of ``extent`` elements, to ``count`` positions."""
 
     axis: int

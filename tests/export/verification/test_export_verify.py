@@ -15,7 +15,7 @@ from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export import export
 from sedge_export.lowering.target import TARGETS
 from sedge_export.programs import Program
-from sedge_export.subject.batches import Batch
+from sedge_export.subject.batches import PaddedBatch
 from sedge_export.subject.network import Network
 from sedge_export.verification import kinks
 from sedge_export.verification.eager import Eager
@@ -149,7 +149,7 @@ def test_no_batch_is_replaced_without_one(
 
 def kink(model: nn.Module) -> str | None:
     layout = Network(model, CLASSIFICATION).layout
-    batch = Batch(IMAGES, torch.arange(6) % 3, torch.ones(6), 6)
+    batch = PaddedBatch(IMAGES, torch.arange(6) % 3, torch.ones(6), 6)
     return kinks.found(
         Eager(model, layout, CLASSIFICATION, kind=torch.float64),
         Eager(model, layout, CLASSIFICATION),

@@ -25,7 +25,7 @@ from sedge_edge.training.trainer import TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.inspection.operators import accepts
-from sedge_export.subject.batches import Batch, Samples, random_samples, whole_rows
+from sedge_export.subject.batches import PaddedBatch, Samples, random_samples, whole_rows
 from sedge_export.subject.network import copied
 from sedge_export.verification.eager import Vector
 from sedge_export.verification.yardstick import GRADIENT, Truth, Yardstick, largest
@@ -62,7 +62,7 @@ class _Case:
     """A training task of one step, its batch as the trainer receives it, and torch's result for it."""
 
     task: Task
-    batch: Batch
+    batch: PaddedBatch
     truth: Truth
 
 
@@ -128,13 +128,13 @@ def references(problem: Problem) -> References:
     return References(problem, tasks, yardstick, single)
 
 
-def _first_batch(problem: Problem, task: Task) -> Batch:
+def _first_batch(problem: Problem, task: Task) -> PaddedBatch:
     """Return the task's first batch, as tensors and with its random numbers."""
     batch = next(problem.batches(task))
     rows, weights = torch.from_numpy(batch.indices), torch.from_numpy(batch.weights)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
     numbers = torch.from_numpy(noise(task.request.seed, 0, problem.noise))
-    return Batch(x[rows], y[rows], weights, int(batch.weights.sum()), numbers)
+    return PaddedBatch(x[rows], y[rows], weights, int(batch.weights.sum()), numbers)
 
 
 def check(
@@ -179,7 +179,7 @@ def _check_evaluation(
 ) -> None:
     rows = len(examples.targets)
     x, y = torch.from_numpy(examples.inputs), torch.from_numpy(examples.targets)
-    whole = Batch(x, y, torch.ones(rows), rows)
+    whole = PaddedBatch(x, y, torch.ones(rows), rows)
     truth = wanted.yardstick.evaluation(theta, whole, tolerance)
     weight = truth.right["weight_sum"]
     sums: dict[str, Vector] = {"loss_sum": found.loss * weight}

@@ -22,7 +22,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PaddedBatch:
     """One batch of fixed size. Rows from index ``rows`` on are padding and have weight 0.
 
     ``noise`` (K,) holds the random numbers that the model's forward pass uses in training.
@@ -99,7 +99,9 @@ def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
     return list(rows[chosen].reshape(count, batch_size, *rows.shape[1:]).unbind())
 
 
-def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
+def draw(
+    samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator
+) -> PaddedBatch:
     """Draw a batch of random rows with ``noise`` random numbers; with ``padded``, two thirds are padding.
 
     Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them fails the
@@ -110,4 +112,4 @@ def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Gener
     w = torch.rand(batch_size, generator=rng) + 0.5
     w[rows:] = 0.0
     numbers = torch.randint(2**16, (noise,), generator=rng) / 2**16  # as on a device
-    return Batch(samples.x[chosen], samples.y[chosen], w, rows, numbers)
+    return PaddedBatch(samples.x[chosen], samples.y[chosen], w, rows, numbers)

@@ -19,7 +19,7 @@ from sedge_edge.backends.draws import draws
 from sedge_edge.backends.guided import GuideInputs, Pass, features_of
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.trainer import Guidance
-from sedge_export.subject.batches import Batch
+from sedge_export.subject.batches import PaddedBatch
 from sedge_export.subject.network import copied
 from sedge_protocol.layout import Layout, Theta
 
@@ -71,7 +71,7 @@ class Eager:
             group["lr"] = learning_rate
         self._optimizer.step()
 
-    def differentiate(self, batch: Batch) -> float:
+    def differentiate(self, batch: PaddedBatch) -> float:
         """Compute the gradient, and update the statistics. Returns the loss."""
         self._model.train()
         self._model.zero_grad()
@@ -103,7 +103,7 @@ class Eager:
         assert self._objective.guided is not None
         return self._objective.guided.rows(own, now, y, GuideInputs(passes, arrays))
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def evaluate(self, batch: PaddedBatch) -> tuple[Tensor, dict[str, float]]:
         """Return all rows' outputs (B, ...), and the sums that the program ``evaluate`` must return."""
         self._model.eval()
         x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
@@ -163,7 +163,7 @@ def exact(
     model: nn.Module,
     layout: Layout,
     objective: Objective,
-    batch: Batch,
+    batch: PaddedBatch,
     given: Guidance | None = None,
 ) -> Eager:
     """Return a reference, differentiated on ``batch``.

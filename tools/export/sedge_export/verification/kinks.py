@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sedge_export.subject.batches import Batch
+from sedge_export.subject.batches import PaddedBatch
 from sedge_export.subject.source import bare_name
 from sedge_export.verification.eager import Eager
 
@@ -173,7 +173,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
+def found(exact: Eager, plain: Eager, batch: PaddedBatch) -> str | None:
     """Return the name of an operator with a kink within rounding of the batch's values, or None.
 
     ``exact`` and ``plain`` are the same model in float64 and float32, with the same theta. Both update

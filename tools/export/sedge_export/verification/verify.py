@@ -18,7 +18,7 @@ from sedge_edge.training.trainer import Guidance
 from sedge_export.lowering.target import TARGETS
 from sedge_export.programs import Array, File, Program
 from sedge_export.stages import Inspected, Lowered
-from sedge_export.subject.batches import Batch, Samples, draw
+from sedge_export.subject.batches import PaddedBatch, Samples, draw
 from sedge_export.subject.network import copied
 from sedge_export.verification.yardstick import Answers, Yardstick, largest
 from sedge_protocol.errors import ExportError
@@ -138,7 +138,7 @@ class _Epoch:
             self._program, self._held = GUIDED, {**given.inputs}
         self._rate = FIRST_MOVE * max(largest(self._theta), 1e-3) / self._yardstick.steepest
 
-    def _draw(self, padded: bool) -> Batch:
+    def _draw(self, padded: bool) -> PaddedBatch:
         return draw(self._samples, self._batch_size, padded, self._noise, self._rng)
 
     def check_gradients(self, loaded: Mapping[str, Programs], measured: _Measured) -> Theta:
@@ -165,7 +165,7 @@ class _Epoch:
             theta = self._yardstick.descend(self._rate)
         return theta
 
-    def _require_separate_rows(self, batch: Batch) -> None:
+    def _require_separate_rows(self, batch: PaddedBatch) -> None:
         """Raise ``ExportError`` if the padding of a batch changes the losses of its real rows."""
         model, objective = copied(self._model).train(), self._objective
         with torch.no_grad():
@@ -179,7 +179,7 @@ class _Epoch:
             )
 
     def _check_gradient(
-        self, loaded: Mapping[str, Programs], theta: Theta, batch: Batch, measured: _Measured
+        self, loaded: Mapping[str, Programs], theta: Theta, batch: PaddedBatch, measured: _Measured
     ) -> None:
         feed = {"theta": theta, **_arrays(batch), **self._held}
         if self._noise:
@@ -206,7 +206,7 @@ class _Epoch:
                     truth.check(_outputs(programs, theta, batch), self._tolerance)
 
 
-def _outputs(programs: Programs, theta: Theta, batch: Batch) -> Answers:
+def _outputs(programs: Programs, theta: Theta, batch: PaddedBatch) -> Answers:
     """Run ``evaluate`` and ``predict``. Returns their results by name."""
     feed = {"theta": theta, **_arrays(batch)}
     sums = programs["evaluate"](feed)
@@ -215,5 +215,5 @@ def _outputs(programs: Programs, theta: Theta, batch: Batch) -> Answers:
     return {"logits": logits.astype(np.float64), **named}
 
 
-def _arrays(batch: Batch) -> dict[str, Array]:
+def _arrays(batch: PaddedBatch) -> dict[str, Array]:
     return {"x": batch.x.numpy(), "y": batch.y.numpy(), "w": batch.w.numpy()}

@@ -22,7 +22,7 @@ from torch import nn
 
 from sedge_edge.backends.rows import Objective, accuracy, classes_first, label_accuracy
 from sedge_edge.training.trainer import Guidance
-from sedge_export.subject.batches import Batch
+from sedge_export.subject.batches import PaddedBatch
 from sedge_export.verification import kinks
 from sedge_export.verification.eager import Eager, Vector, exact, shaken
 from sedge_protocol.errors import ExportError
@@ -120,7 +120,7 @@ class Yardstick:
     """
 
     def __init__(
-        self, model: nn.Module, layout: Layout, objective: Objective, first: Batch,
+        self, model: nn.Module, layout: Layout, objective: Objective, first: PaddedBatch,
         formats: Sequence[torch.memory_format] = (torch.contiguous_format,),
         given: Guidance | None = None,
     ) -> None:  # fmt: skip
@@ -134,7 +134,7 @@ class Yardstick:
         if not self.steepest:
             raise ExportError("model: torch's gradient on a sample batch is 0")
 
-    def gradient(self, theta: Theta, batch: Batch) -> Truth:
+    def gradient(self, theta: Theta, batch: PaddedBatch) -> Truth:
         """Return the gradients of a batch at theta (n,), its loss, and the new statistics."""
 
         def more() -> list[Answers]:
@@ -174,12 +174,12 @@ class Yardstick:
         tensors = [t for t in self._layout.tensors if t.name in self._layout.statistics]
         return np.concatenate([np.zeros(0), *(theta[tensor.slice] for tensor in tensors)])
 
-    def _differentiated(self, eager: Eager, theta: Theta, batch: Batch) -> Answers:
+    def _differentiated(self, eager: Eager, theta: Theta, batch: PaddedBatch) -> Answers:
         eager.place(theta)
         loss = eager.differentiate(batch)
         return self.answers(eager.gradient, loss, self.statistics(eager.theta))
 
-    def kink(self, theta: Theta, batch: Batch) -> str | None:
+    def kink(self, theta: Theta, batch: PaddedBatch) -> str | None:
         """Return the name of an operator with a kink within rounding of the batch's values, or None.
 
         With a kink, the batch is inconclusive.
@@ -188,7 +188,7 @@ class Yardstick:
             eager.place(theta)
         return kinks.found(self._exact, self._plain[-1], batch)
 
-    def evaluation(self, theta: Theta, batch: Batch, tolerance: float) -> Truth:
+    def evaluation(self, theta: Theta, batch: PaddedBatch, tolerance: float) -> Truth:
         """Return a batch's outputs at theta (n,), and the sums that ``evaluate`` must return."""
         right, *rounded = (
             self._evaluated(eager, theta, batch) for eager in (self._exact, *self._plain)
@@ -199,13 +199,13 @@ class Yardstick:
         truth.spare["metric_sum"] = self._undecided(right["logits"], batch, gap)
         return truth
 
-    def _evaluated(self, eager: Eager, theta: Theta, batch: Batch) -> Answers:
+    def _evaluated(self, eager: Eager, theta: Theta, batch: PaddedBatch) -> Answers:
         eager.place(theta)
         output, sums = eager.evaluate(batch)
         named = {name: np.array([value]) for name, value in sums.items()}
         return {"logits": output.double().numpy(), **named}
 
-    def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
+    def _undecided(self, logits: Vector, batch: PaddedBatch, gap: float) -> float:
         """Return the weight of rows whose class float32 may change: their logits are within ``gap``."""
         w = batch.w.numpy()
         if self._metric is label_accuracy:

@@ -55,7 +55,7 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     evaluation rounds, or ``kept``, which the guarantee does not cover."""
 
 
-class Budget(msgspec.Struct, frozen=True):
+class PrivacyBudget(msgspec.Struct, frozen=True):
     """A run's privacy budget: it allows ``rounds`` training rounds, of which ``spent`` are used up.
 
     Coins and noise are derived from ``secret`` (32 bytes). ``noise`` is a multiple of the clip, and a
@@ -73,14 +73,14 @@ class Budget(msgspec.Struct, frozen=True):
         """Return how many more training rounds are allowed."""
         return self.rounds - self.spent
 
-    def after_round(self) -> "Budget":
+    def after_round(self) -> "PrivacyBudget":
         """Return the budget with one more round spent."""
         return msgspec.structs.replace(self, spent=self.spent + 1)
 
 
 def first_budget(
     config: PrivacyConfig, share: float, rounds: int, devices: int, secret: bytes | None = None
-) -> Budget:
+) -> PrivacyBudget:
     """Return a budget for ``rounds`` rounds, if a device joins each with probability ``share``.
 
     If the config sets the noise, the budget may allow fewer rounds. ``secret`` is drawn at random if not
@@ -93,7 +93,7 @@ def first_budget(
     delta = (1 - EMPTY_SHARE) * config.delta
     if config.noise is None:
         noise = least_noise(share, rounds, config.epsilon, delta)
-        return Budget(secret, noise, share * devices, rounds)
+        return PrivacyBudget(secret, noise, share * devices, rounds)
     if config.noise < LEAST_NOISE:
         raise ConfigError(
             "privacy.noise", config.noise, f"at least {LEAST_NOISE:g}, as a multiple of clip"
@@ -103,7 +103,7 @@ def first_budget(
         found = epsilon_of(config.noise, share, 1, delta)
         expected = f"more: one round alone spends epsilon {found:.3g} of {config.epsilon:g}"
         raise ConfigError("privacy.noise", config.noise, expected)
-    return Budget(secret, config.noise, share * devices, lasts)
+    return PrivacyBudget(secret, config.noise, share * devices, lasts)
 
 
 def require_accountant() -> None:
@@ -191,7 +191,7 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
     return within
 
 
-def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
+def bought_line(config: PrivacyConfig, share: float, budget: PrivacyBudget) -> str:
     """Describe what the whole budget buys. Raises ``ConfigError`` if the accountant is not installed."""
     delta = (1 - EMPTY_SHARE) * config.delta
     return (
@@ -201,7 +201,7 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
     )
 
 
-def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
+def spent_line(config: PrivacyConfig, share: float, budget: PrivacyBudget) -> str:
     """Describe the budget spent so far; without the accountant, only as a number of rounds."""
     rounds = f"{budget.spent} of its {budget.rounds} training rounds used"
     try:

@@ -28,7 +28,7 @@ from sedge_cloud.config import RobustConfig, RunConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.privacy import (
-    Budget,
+    PrivacyBudget,
     PrivacyConfig,
     bought_line,
     epsilon_of,
@@ -52,7 +52,7 @@ PRIVACY = PrivacyConfig(epsilon=8, delta=1e-5, clip=2.0)
 PRIVATE = msgspec.structs.replace(
     CONFIG, privacy=PRIVACY, codec=CodecConfig(error_feedback=False), num_rounds=3
 )
-BUDGET = Budget(b"s" * 32, 0.5, 2.0, 2)
+BUDGET = PrivacyBudget(b"s" * 32, 0.5, 2.0, 2)
 SIZE = 1000
 
 
@@ -156,7 +156,7 @@ def test_each_device_is_drawn_by_a_coin_of_its_own() -> None:
 def budgeted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs have this budget, for which no accountant is needed."""
 
-    def made(*given: object) -> Budget:
+    def made(*given: object) -> PrivacyBudget:
         return BUDGET
 
     monkeypatch.setattr("sedge_cloud.admin.runs.first_budget", made)

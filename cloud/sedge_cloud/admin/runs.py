@@ -9,7 +9,7 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
-from sedge_cloud.privacy import Budget, bought_line, first_budget
+from sedge_cloud.privacy import PrivacyBudget, bought_line, first_budget
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.run_file import check_run
@@ -49,7 +49,7 @@ def start_run(
     narrower: Sequence[Path] = (),
     source: str = "",
     policy: bytes = b"",
-    budget: Budget | None = None,
+    budget: PrivacyBudget | None = None,
 ) -> tuple[str, ...]:
     """Start a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
@@ -99,7 +99,7 @@ def _begin(
     init: Theta,
     frozen: bytes,
     policy: bytes,
-    budget: Budget | None,
+    budget: PrivacyBudget | None,
 ) -> tuple[str, ...]:
     """Store a run's blobs, then its row. Returns the remarks of the strategy."""
     run_store = RunStore(store)

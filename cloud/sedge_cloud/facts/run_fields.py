@@ -3,7 +3,7 @@
 import msgspec
 
 from sedge_cloud.facts.records import PrivacyFacts
-from sedge_cloud.privacy import Budget, PrivacyConfig
+from sedge_cloud.privacy import PrivacyBudget, PrivacyConfig
 from sedge_cloud.store.rows import RunRow
 
 
@@ -11,7 +11,7 @@ class StateFields(msgspec.Struct, frozen=True):
     """Fields of a run's state: the blob of its groups, and the budget of a private run."""
 
     groups: bytes = b""
-    budget: Budget | None = None
+    budget: PrivacyBudget | None = None
 
 
 class ConfigFields(msgspec.Struct, frozen=True):

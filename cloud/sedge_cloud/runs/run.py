@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.privacy import Budget
+from sedge_cloud.privacy import PrivacyBudget
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.schema import StepRow
@@ -41,7 +41,7 @@ class StrategyState(msgspec.Struct, frozen=True):
     steps: tuple[StepRow, ...] = ()
     groups: bytes = b""
     policy: bytes = b""
-    budget: Budget | None = None
+    budget: PrivacyBudget | None = None
 
     def blobs(self) -> set[bytes]:
         """Return all blobs that the state names."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.privacy import Budget, first_budget
+from sedge_cloud.privacy import PrivacyBudget, first_budget
 from sedge_edge.training.examples import Examples, fitting
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.cache import user_cache
@@ -303,7 +303,7 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
     return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack, hello)
 
 
-def budget_of(run: RunConfig, devices: int) -> Budget | None:
+def budget_of(run: RunConfig, devices: int) -> PrivacyBudget | None:
     """Return the privacy budget of a run on this many devices, or None if the run is not private.
 
     The secret is derived from the seed to make the emulation reproducible, so it is not really secret.

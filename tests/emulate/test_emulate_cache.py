@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sedge_emulate.cache import Cache, user_cache
+from sedge_emulate.cache import FolderCache, user_cache
 from sedge_emulate.workers.processes import Processes
 
 ONE, TWO, THREE = (bytes([number]) * 32 for number in range(3))
 
 
-class Shelf(Cache):
+class Shelf(FolderCache):
     """A cache in a folder, and what it says."""
 
     def __init__(self, folder: Path, fresh: bool = False, max_bytes: int = 2**20) -> None:

@@ -34,7 +34,7 @@ def user_cache() -> Path | None:
     return None
 
 
-class Cache:
+class FolderCache:
     """A cache in ``folder``. ``note`` is called with one line for each entry that cannot be used.
 
     With ``fresh``, every lookup misses, so all entries are computed and written again.

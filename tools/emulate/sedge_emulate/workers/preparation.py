@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_emulate.cache import Cache
+from sedge_emulate.cache import FolderCache
 from sedge_emulate.model import Sample, export_model
 from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.host.disk import translated
@@ -39,7 +39,7 @@ def prepare(
     exporting a model or opening its trainer.
     """
     notes: list[str] = []
-    cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)
+    cache = None if setup.cache is None else FolderCache(setup.cache, notes.append, fresh)
     if cache is None:
         notes.append("cache: not used: found neither $XDG_CACHE_HOME nor a home folder")
     cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
@@ -50,7 +50,12 @@ def prepare(
 
 
 def _exported(
-    setup: WorkerSetup, cache: Cache | None, sample: Sample, seed: int, dropped: float, folder: Path
+    setup: WorkerSetup,
+    cache: FolderCache | None,
+    sample: Sample,
+    seed: int,
+    dropped: float,
+    folder: Path,
 ) -> bool:
     """Export one form, or take it from the cache. Returns True if it came from the cache."""
     from sedge_emulate.training.fingerprint import fingerprint

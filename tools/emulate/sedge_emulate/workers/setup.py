@@ -8,7 +8,7 @@ import msgspec
 
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Inputs
-from sedge_emulate.cache import Cache
+from sedge_emulate.cache import FolderCache
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.model import ModelSource
 from sedge_emulate.training.tasks import FleetTrainer
@@ -42,7 +42,7 @@ def trainer_for(
     bundle: Bundle,
     sample: Inputs,
     note: Callable[[str], object],
-    cache: Cache | None = None,
+    cache: FolderCache | None = None,
 ) -> FleetTrainer:
     """Open the trainer that the fleet file asks for. ``sample`` (N, ...) are some inputs from the data.
 
@@ -65,7 +65,7 @@ def trainer_for(
     own = setup.model.own_loss(), setup.model.own_metric(), setup.model.guided()
     options = msgspec.structs.asdict(setup.trainer)
     if cache is None and setup.cache is not None:
-        cache = Cache(setup.cache, note)
+        cache = FolderCache(setup.cache, note)
 
     def taken() -> bytes | None:
         if cache is None or setup.trainer.device != "cpu":

@@ -13,7 +13,7 @@ from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.schema import FINISHED
-from sedge_cloud.store.selector import Choice, parse
+from sedge_cloud.store.selector import DeviceQuery, parse
 
 NEVER = (
     "has never been heard from: is its agent running, with the right fleet name, broker and time?"
@@ -156,7 +156,7 @@ def run_waits(
         condition, which = parse(terms.select), f"online with {terms.select}"
         selected = store.online_matching(condition)
         online = [device for device in online if device.device in selected]
-        paused = store.count(Choice("paused", condition=condition))
+        paused = store.count(DeviceQuery("paused", condition=condition))
     able = [device for device in online if device.device not in unable]
     ready = [device for device in able if not device.waits]
     needed = terms.min_available_devices

@@ -53,7 +53,7 @@ from sedge_cloud.store.rows import (
     RunRow,
 )
 from sedge_cloud.store.schema import FAILED, FINISHED
-from sedge_cloud.store.selector import ALL, Choice, Condition, parse
+from sedge_cloud.store.selector import ALL, Condition, DeviceQuery, parse
 from sedge_protocol.errors import StorageError
 
 # Problems with devices also change as time passes, so they are recomputed after this long.
@@ -167,7 +167,7 @@ class Reader:
         if not facts.is_large:
             chosen, found = choose(self._matching(facts, condition), wanted)
             return iter([chosen]), found
-        choice = Choice(wanted.state, wanted.search, running, condition)
+        choice = DeviceQuery(wanted.state, wanted.search, running, condition)
         with self.store.reading():
             names = self.store.page(choice, wanted.offset, wanted.limit or _ALL)
             found = self.store.count(choice)
@@ -182,7 +182,7 @@ class Reader:
         """Return the devices that match the condition. The fleet must not be large."""
         if condition is ALL:
             return facts.devices
-        choice = Choice(None, "", facts.coordinator.running, condition)
+        choice = DeviceQuery(None, "", facts.coordinator.running, condition)
         names = set(self.store.page(choice, 0, _ALL))
         return [device for device in facts.devices if device.device in names]
 

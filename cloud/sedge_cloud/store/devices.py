@@ -13,7 +13,7 @@ from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.records import Census
 from sedge_cloud.store.rows import DeviceRow
-from sedge_cloud.store.selector import AbilityRow, Choice, number_of
+from sedge_cloud.store.selector import AbilityRow, DeviceQuery, number_of
 from sedge_protocol.errors import ConfigError
 
 # Selects paused devices that could otherwise take part in rounds.
@@ -74,7 +74,7 @@ class Devices(Database):
             )
         return +found
 
-    def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
+    def page(self, wanted: DeviceQuery, offset: int, most: int) -> list[str]:
         """Return a page of the selected devices' sorted ids, skipping the first ``offset``."""
         sql, values = wanted.query("d.device")
         with self._db.errors():
@@ -83,7 +83,7 @@ class Devices(Database):
             )
             return [str(row[0]) for row in rows]
 
-    def count(self, wanted: Choice) -> int:
+    def count(self, wanted: DeviceQuery) -> int:
         """Return the number of selected devices."""
         with self._db.errors():
             return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])

@@ -275,7 +275,7 @@ def number_of(text: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DeviceQuery:
     """The devices that are in a ``state``, have ``search`` in their id, and match a condition.
 
     Whether devices are online is only known while the service is ``running``.

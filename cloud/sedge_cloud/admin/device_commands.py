@@ -16,7 +16,7 @@ from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.admin.rotation import add_rotate_command
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState, when
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.outlets import terminal as lines
 from sedge_cloud.outlets.tables import table, terminal_width
@@ -230,7 +230,7 @@ def _list(arguments: argparse.Namespace) -> int:
     facts = reader.read()
     state: DeviceState | None = "online" if arguments.online else arguments.state
     where: str = arguments.where or ""
-    wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit, where)
+    wanted = DeviceSelection(state, arguments.search, arguments.offset, arguments.limit, where)
     lots, found = reader.lots(facts, wanted)
     listed = 0
     for lot in lots:
@@ -247,7 +247,7 @@ def _list(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print("\n".join(table(rows, lines.NUMBERS, terminal_width())))
     if arguments.json:
-        if wanted == Wanted(search=arguments.search):
+        if wanted == DeviceSelection(search=arguments.search):
             for join in reader.store.joins(["pending"]):
                 if arguments.search in join.device:
                     said = {"device": join.device, "state": "pending", "since": when(join.asked)}

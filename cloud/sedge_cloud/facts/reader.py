@@ -41,7 +41,7 @@ from sedge_cloud.facts.records import (
 )
 from sedge_cloud.facts.rollouts import rollout_of
 from sedge_cloud.facts.run_fields import fields_of, privacy_of
-from sedge_cloud.facts.selection import Wanted, choose
+from sedge_cloud.facts.selection import DeviceSelection, choose
 from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
@@ -146,7 +146,7 @@ class Reader:
         found = problems(facts, self._device_problems(facts) + joining)
         return msgspec.structs.replace(facts, problems=found)
 
-    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+    def choose(self, facts: Fleet, wanted: DeviceSelection) -> tuple[list[DeviceFacts], int]:
         """Return one page of the wanted devices, at most ``MAX_DEVICES``, and how many match on all pages.
 
         Raises ``ConfigError`` for an invalid condition, or for a tag that no device has.
@@ -155,7 +155,9 @@ class Reader:
         lots, found = self.lots(facts, msgspec.structs.replace(wanted, limit=most))
         return next(lots, []), found
 
-    def lots(self, facts: Fleet, wanted: Wanted) -> tuple[Iterator[list[DeviceFacts]], int]:
+    def lots(
+        self, facts: Fleet, wanted: DeviceSelection
+    ) -> tuple[Iterator[list[DeviceFacts]], int]:
         """Like ``choose``, but returns all of the devices, in batches of ``MAX_DEVICES``.
 
         The devices are selected now; their facts are read batch by batch.

@@ -27,7 +27,7 @@ _KEYS: Mapping[Sort, Key] = {
 }
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DeviceSelection(msgspec.Struct, frozen=True):
     """A selection of devices: they are in this ``state``, have ``search`` in their id and match ``where``.
 
     ``limit`` (None means no limit) and ``offset`` choose the page. ``sort`` names a key, which puts first
@@ -42,7 +42,9 @@ class Wanted(msgspec.Struct, frozen=True):
     sort: Sort | None = None
 
 
-def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+def choose(
+    devices: Sequence[DeviceFacts], wanted: DeviceSelection
+) -> tuple[list[DeviceFacts], int]:
     """Return a page of the matching devices and the total number of matches, ignoring ``where``.
 
     The devices keep the given order unless ``sort`` is set.

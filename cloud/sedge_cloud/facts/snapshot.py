@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, RunFacts, change_key
 from sedge_cloud.facts.rollouts import settings_of, version_of
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 
 # Facts younger than this are never read again, however many readers ask.
 FRESH_S = 1.0
@@ -56,7 +56,7 @@ class Snapshot:
                 self._change_key = now
             return self._facts, self._changes
 
-    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+    def choose(self, facts: Fleet, wanted: DeviceSelection) -> tuple[list[DeviceFacts], int]:
         """Return a page of the wanted devices, and how many match on all pages. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().choose(facts, wanted)

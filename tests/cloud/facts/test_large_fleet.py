@@ -7,7 +7,7 @@ from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import a_hello
 
 from sedge_cloud.facts.records import Fleet
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 from sedge_cloud.outlets.page.actions import find
 from sedge_cloud.outlets.page.html import status_page
 from sedge_protocol.wire.messages import Goodbye
@@ -26,7 +26,7 @@ def seen(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
     return seen
 
 
-def named(seen: Seen, facts: Fleet, wanted: Wanted) -> tuple[list[str], int]:
+def named(seen: Seen, facts: Fleet, wanted: DeviceSelection) -> tuple[list[str], int]:
     """The ids on a page, and how many there are in all."""
     chosen, found = seen.reader.choose(facts, wanted)
     return [device.device for device in chosen], found
@@ -37,25 +37,25 @@ def test_every_device_is_counted_and_found(seen: Seen) -> None:
     counted = {"online": 4, "offline": 1, "never": 2, "paused": 0, "revoked": 1, "unknown": 0}
     assert facts.states == counted
     assert (facts.online, facts.active, len(facts.devices) < 8) == (4, 7, True)
-    assert named(seen, facts, Wanted(limit=2, offset=2)) == (["d2", "d3"], 8)
-    assert named(seen, facts, Wanted(search="D7")) == (["d7"], 1)
-    assert named(seen, facts, Wanted(search="_")) == ([], 0)
+    assert named(seen, facts, DeviceSelection(limit=2, offset=2)) == (["d2", "d3"], 8)
+    assert named(seen, facts, DeviceSelection(search="D7")) == (["d7"], 1)
+    assert named(seen, facts, DeviceSelection(search="_")) == ([], 0)
     for state, names in (
         ("online", ["d1", "d2", "d3"]), ("offline", ["d0"]), ("never", ["d6", "d7"]),
         ("revoked", ["d5"]), ("unknown", []),
     ):  # fmt: skip
-        chosen, _ = seen.reader.choose(facts, Wanted(state=state))  # type: ignore[arg-type]
+        chosen, _ = seen.reader.choose(facts, DeviceSelection(state=state))  # type: ignore[arg-type]
         assert [(d.device, d.state) for d in chosen] == [(name, state) for name in names]
     # Who never came stays so, and who was revoked.
     seen.cloud.store.pause(["d0", "d1", "d5", "d6"], 1.0)
     facts = seen.facts(later=20.0)
     assert facts.states == {**counted, "online": 3, "offline": 0, "paused": 2}
-    assert named(seen, facts, Wanted(state="paused")) == (["d0", "d1"], 2)
-    assert named(seen, facts, Wanted(state="online")) == (["d2", "d3", "d4"], 3)
+    assert named(seen, facts, DeviceSelection(state="paused")) == (["d0", "d1"], 2)
+    assert named(seen, facts, DeviceSelection(state="online")) == (["d2", "d3", "d4"], 3)
     seen.cloud.store.resume(["d0", "d1", "d5", "d6"])
     silent = seen.facts(later=60.0, alive=False)
     assert silent.states["unknown"] == 5 and silent.online == 0
-    assert named(seen, silent, Wanted(state="unknown", limit=1)) == (["d0"], 5)
+    assert named(seen, silent, DeviceSelection(state="unknown", limit=1)) == (["d0"], 5)
 
 
 def test_a_round_names_all_that_it_waits_for(seen: Seen) -> None:
@@ -70,7 +70,7 @@ def test_a_round_names_all_that_it_waits_for(seen: Seen) -> None:
 
 def test_the_page_shows_and_revokes_devices_that_are_not_kept(seen: Seen) -> None:
     facts = seen.facts()
-    wanted = Wanted(limit=60, search="d7")
+    wanted = DeviceSelection(limit=60, search="d7")
     page = status_page(facts, None, wanted, seen.reader.choose(facts, wanted))
     assert 'id="device-d7"' in page and "<b>4</b> of 7 devices online" in page
     assert find("revoke", "d7", facts).name == "d7"

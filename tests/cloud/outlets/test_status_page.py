@@ -19,7 +19,7 @@ from tests.cloud.outlets.browser import Browser
 
 from sedge_cloud.config import CloudConfig, RobustConfig
 from sedge_cloud.facts.records import RolloutFacts
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 from sedge_cloud.outlets.page.actions import find
 from sedge_cloud.outlets.page.html import device_page, status_page
 from sedge_cloud.outlets.page.server import StatusServer
@@ -188,7 +188,7 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     text = html.unescape(device_page(facts, slow, {}))
     assert "8.0 s; 4.0 times as long: the fleet's median is 2.0 s; it has 1.0 times" in text
     # Names are in the order in which people count.
-    by_name = status_page(facts, wanted=Wanted(sort="device", search="b"))
+    by_name = status_page(facts, wanted=DeviceSelection(sort="device", search="b"))
     assert re.findall(r'<tr id="device-(b\d+)"', by_name) == ["b1", "b2", "b3", "b10"]
 
 

@@ -15,7 +15,7 @@ from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.facts.devices import counted
 from sedge_cloud.facts.problems import health
 from sedge_cloud.facts.records import Code, DeviceFacts, Fleet, RoundFacts
-from sedge_cloud.facts.selection import Wanted, choose
+from sedge_cloud.facts.selection import DeviceSelection, choose
 from sedge_cloud.figures import pages
 from sedge_cloud.figures.numbers import age, clock
 from sedge_cloud.outlets.page import charts, digest
@@ -32,13 +32,13 @@ FEW = 8
 # The stream of changes sends a heartbeat at least this often, in seconds. If there is none for three times
 # as long, the page says that the coordinator is gone.
 BEAT_S = 5.0
-FIRST_PAGE = Wanted(limit=MAX_DEVICES)
+FIRST_PAGE = DeviceSelection(limit=MAX_DEVICES)
 
 
 def status_page(
     facts: Fleet,
     run: str | None = None,
-    wanted: Wanted = FIRST_PAGE,
+    wanted: DeviceSelection = FIRST_PAGE,
     listed: tuple[Sequence[DeviceFacts], int] | None = None,
     tags: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
@@ -141,7 +141,7 @@ def script() -> str:
 
 
 def chosen(
-    facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
+    facts: Fleet, wanted: DeviceSelection, among: Collection[str] | None = None
 ) -> tuple[list[DeviceFacts], int]:
     """Return the page of wanted devices, and how many there are on all pages.
 
@@ -193,7 +193,7 @@ def _environment() -> Environment:
     )
 
 
-def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
+def _link(run: str | None, wanted: DeviceSelection, **changes: object) -> str:
     """Return the query string of the same page, with some parameters changed."""
     fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
     return f"?{urlencode({key: value for key, value in fields.items() if value})}"

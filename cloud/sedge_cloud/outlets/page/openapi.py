@@ -5,7 +5,7 @@ from functools import cache
 import msgspec
 
 from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RunFacts
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 from sedge_protocol import VERSION
 
 
@@ -39,7 +39,9 @@ def document() -> dict[str, object]:
 
 def _parameters() -> list[dict[str, object]]:
     """Return the parameters that select devices."""
-    properties = msgspec.json.schema_components([Wanted])[1]["Wanted"]["properties"]
+    properties = msgspec.json.schema_components([DeviceSelection])[1]["DeviceSelection"][
+        "properties"
+    ]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 
 

@@ -31,7 +31,7 @@ from starlette.routing import Route
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceFacts, Fleet
-from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.facts.selection import DeviceSelection
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page import actions, html
@@ -58,7 +58,7 @@ class Pages:
         self._facts: Fleet | None = None
         self._drawn: dict[Hashable, str] = {}
 
-    def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
+    def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: DeviceSelection) -> str:
         """Return the main page for the current facts, showing this run and these devices."""
         facts = snapshot.facts()
         run = run if run is None or facts.run(run) else None
@@ -80,7 +80,9 @@ class Pages:
         return self._drawn[key]
 
 
-def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+def _listed(
+    snapshot: Snapshot, facts: Fleet, wanted: DeviceSelection
+) -> tuple[list[DeviceFacts], int]:
     """Return the page of wanted devices, and how many there are on all pages.
 
     A large fleet is sorted by id. Raises ``SedgeError``.
@@ -89,7 +91,7 @@ def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[Devi
         return snapshot.choose(facts, wanted)
     if not wanted.where:
         return html.chosen(facts, wanted)
-    matching, _ = snapshot.choose(facts, Wanted(where=wanted.where))
+    matching, _ = snapshot.choose(facts, DeviceSelection(where=wanted.where))
     return html.chosen(facts, wanted, {device.device for device in matching})
 
 
@@ -300,12 +302,14 @@ def _listen(host: str, port: int) -> Listener:
         ) from exc
 
 
-def _wanted(request: Request, limit: int | None) -> Wanted:
+def _wanted(request: Request, limit: int | None) -> DeviceSelection:
     """Parse a request's selection of devices. Raises ``ConfigError``."""
     fields = {key: value for key, value in request.query_params.items() if value}
-    fields = {key: value for key, value in fields.items() if key in Wanted.__struct_fields__}
+    fields = {
+        key: value for key, value in fields.items() if key in DeviceSelection.__struct_fields__
+    }
     try:
-        return msgspec.convert({"limit": limit, **fields}, Wanted, strict=False)
+        return msgspec.convert({"limit": limit, **fields}, DeviceSelection, strict=False)
     except msgspec.ValidationError as exc:
         expected = "search, state, where, sort, offset and limit as in api/openapi.json"
         raise ConfigError("query", str(exc), expected) from exc

@@ -163,14 +163,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace) -> int:
-    from sedge_edge.joining import Wanted, join
+    from sedge_edge.joining import JoinRequest, join
 
     line: str = arguments.line or ""
     if arguments.line is None:
         if sys.stdin.isatty():
             print("The token, or the line of `sedge-cloud device add --join`:", file=sys.stderr)
         line = str(sys.stdin.readline())
-    wanted = Wanted(
+    wanted = JoinRequest(
         arguments.out, arguments.service, arguments.name, arguments.replace, arguments.timeout_s
     )
     print(join(line, wanted, lambda text: print(text, file=sys.stderr, flush=True)))

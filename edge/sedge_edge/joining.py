@@ -46,7 +46,7 @@ _REPLACED = """\
   {begin}"""
 
 
-class Wanted(NamedTuple):
+class JoinRequest(NamedTuple):
     """What the user asked for: the files' destination and the details of the join.
 
     ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one named after the
@@ -68,7 +68,7 @@ class _Begun(msgspec.Struct, frozen=True):
     seed: str
 
 
-def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
+def join(line: str, wanted: JoinRequest, say: Callable[[str], None]) -> str:
     """Write edge.toml, the secret and the broker's CA certificate. Returns the next steps as text.
 
     ``say`` receives the progress of a join with a token. Raises ``ConfigError`` for an invalid line, or if
@@ -82,7 +82,7 @@ def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
     return _write(said, folder, wanted)
 
 
-def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> str:
+def _join_by_token(token: Token, wanted: JoinRequest, say: Callable[[str], None]) -> str:
     folder = wanted.out or (SERVICE if wanted.service else None)
     name = token.device or wanted.name or _name_in(folder) or _host_name()
     check_id(name, "--name")
@@ -123,7 +123,7 @@ def _clear(folder: Path, fresh: bool) -> None:
             folder.rmdir()
 
 
-def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = False) -> str:
+def _write(enrolment: Enrolment, folder: Path, wanted: JoinRequest, already: bool = False) -> str:
     files = _files(enrolment, wanted)
     with as_caller(), translated("write the files of a device into", folder):
         same = not wanted.replaces and _has(folder, enrolment)
@@ -155,11 +155,11 @@ def _has(folder: Path, enrolment: Enrolment) -> bool:
     return known and path.exists() and path.read_text().strip() == enrolment.secret
 
 
-def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
+def _files(enrolment: Enrolment, wanted: JoinRequest) -> Mapping[str, str]:
     return enrolment.public_files(OF_SERVICE if wanted.service else BESIDE)
 
 
-def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
+def _require_free(folder: Path, enrolment: Enrolment, wanted: JoinRequest) -> bool:
     """Return True if this device is already in the folder and may be replaced.
 
     Raises ``ConfigError`` if the folder contains another device's files. The files of an interrupted join
@@ -184,7 +184,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
     return False
 
 
-def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
+def _seed(token: Token, folder: Path, wanted: JoinRequest) -> bytes:
     """Return the seed of this join's private key.
 
     The seed comes from an interrupted join with the same token, or is new.

@@ -62,7 +62,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Cost:
+class FileCost:
     """The cost of a file: its size in bytes, and the CPU time per batch, in seconds."""
 
     size: int
@@ -85,7 +85,7 @@ class Personal:
     size: int
     error: float | None
     quality: Quality | None
-    costs: tuple[Cost, Cost] | None = None
+    costs: tuple[FileCost, FileCost] | None = None
 
 
 def export_personal(
@@ -132,8 +132,8 @@ def export_personal(
         if not quality.loss <= largest_loss:
             raise ExportError(f"int8: {quality}, expected a loss of at most {largest_loss:g}")
         whole = form.compiled(model, x, operators.where)
-        plain = Cost(len(whole), _seconds(form.load(whole), x))
-        costs = plain, Cost(len(program), _seconds(run, x))
+        plain = FileCost(len(whole), _seconds(form.load(whole), x))
+        costs = plain, FileCost(len(program), _seconds(run, x))
     with translated("write the model to", out):
         replace_file(out, program, out.with_name(f"{out.name}.part"))
     return Personal(out, form.name, len(program), error, quality, costs)

@@ -49,7 +49,7 @@ ROUNDED: dict[str, Callable[[Theta], Theta]] = {"bf16": _bf16, "int8": _int8}
 
 
 @dataclass(frozen=True)
-class Cost:
+class RoundingCost:
     """The metric of a trained model on held-out ``rows``, with its frozen tensors exact and rounded."""
 
     precision: str
@@ -104,7 +104,7 @@ def _round(tensor: Tensor, precision: str) -> None:
         tensor.copy_(torch.from_numpy(found.reshape(tensor.shape)))
 
 
-def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
+def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> RoundingCost:
     """Train with exact frozen tensors. Then evaluate on other real rows with exact and with rounded ones.
 
     Raises ``ExportError`` if there are too few rows.
@@ -125,7 +125,7 @@ def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -
         exact, [rows for epoch in batches for rows in torch.split(epoch, len(exact.x))]
     )
     metrics = [_metric(subject, theta, exact.real, held_out) for subject in (exact, rounded)]
-    return Cost(precision, exact.choice.metric, metrics[0], metrics[1], len(held_out))
+    return RoundingCost(precision, exact.choice.metric, metrics[0], metrics[1], len(held_out))
 
 
 def _trained(subject: Subject, batches: list[Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ _UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")
 
 
 @dataclass(frozen=True)
-class Direction:
+class Trend:
     """A run's metric before training, and its trend: ``sign`` is positive for better, 0 for level."""
 
     value: float
@@ -42,7 +42,7 @@ class Direction:
     sign: int
 
 
-def direction(run: RunFacts) -> Direction | None:
+def direction(run: RunFacts) -> Trend | None:
     """Return a run's trend; None before its first round."""
     known = [(r.before, r) for r in run.rounds if r.before is not None]
     if not known:
@@ -50,13 +50,13 @@ def direction(run: RunFacts) -> Direction | None:
     now, last = known[-1]
     before, first = known[-1 - min(BACK, len(known) - 1)]
     if last is first:
-        return Direction(now, last, "after its first round", 0)
+        return Trend(now, last, "after its first round", 0)
     better = last.metric.badness(before) - last.metric.badness(now)
     scale = 1.0 if last.metric.share else abs(before) or 1.0
     sign = 0 if abs(better) < LEVEL * scale else (1 if better > 0 else -1)
     words = {1: "▲ learns", 0: "▬ level", -1: "▼ gets worse"}[sign]
     moved, rounds = change(now - before, last.metric), last.round - first.round
-    return Direction(now, last, f"{words}: {moved} in {quantity(rounds, 'round')}", sign)
+    return Trend(now, last, f"{words}: {moved} in {quantity(rounds, 'round')}", sign)
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:

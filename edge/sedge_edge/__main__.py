@@ -21,7 +21,7 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
 from sedge_edge.diary import Diary
 from sedge_edge.gates import Gates
-from sedge_edge.http_downloads import Downloads
+from sedge_edge.http_downloads import HttpDownloads
 from sedge_edge.own_files import own_files
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
@@ -230,7 +230,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
     identity = Identity(config.device, config.fleet, keyring.base, hello)
     gates = Gates(config.gates, Sensors())
     rng, clock_s = np.random.default_rng(), int(time.time())
-    permits, downloads = config.download.permits, Downloads(config.download)
+    permits, downloads = config.download.permits, HttpDownloads(config.download)
     agent = open_agent(
         identity, folder, rng, clock_s, gates.closed, config.keep, permits,
         own_files(config.frozen), verifiers(config.trust.keys), keyring, (config.settings, gates),

@@ -67,7 +67,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (address.tls or self.http == "any") and (not hosts or address.host in hosts)
 
 
-class Downloads:
+class HttpDownloads:
     """Downloads one span at a time, in a separate thread."""
 
     def __init__(self, config: DownloadConfig) -> None:
@@ -130,4 +130,4 @@ class Downloads:
         return False
 
 
-NO_DOWNLOADS = Downloads(DownloadConfig(http="never"))
+NO_DOWNLOADS = HttpDownloads(DownloadConfig(http="never"))

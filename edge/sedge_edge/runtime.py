@@ -15,7 +15,7 @@ from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.certificate import OwnCertificate
 from sedge_edge.diary import Diary
 from sedge_edge.gates import Gates
-from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
+from sedge_edge.http_downloads import NO_DOWNLOADS, HttpDownloads
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_edge.own_files import DeviceBlobs
@@ -100,7 +100,7 @@ class Runtime:
         wake: Callable[[], None],
         stop: Callable[[], None],
         examples: Callable[[], tuple[Examples, Examples]] | None = None,
-        downloads: Downloads = NO_DOWNLOADS,
+        downloads: HttpDownloads = NO_DOWNLOADS,
         diary: Diary | None = None,
         certificate: OwnCertificate | None = None,
     ) -> None:
@@ -316,7 +316,7 @@ def pooled_runtime(
     wake: Callable[[], None],
     gate: Gate | None = None,
     watts: float | None = None,
-    downloads: Downloads = NO_DOWNLOADS,
+    downloads: HttpDownloads = NO_DOWNLOADS,
     diary: Diary | None = None,
     certificate: OwnCertificate | None = None,
 ) -> Runtime:

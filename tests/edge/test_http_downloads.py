@@ -8,7 +8,7 @@ import pytest
 from tools.bench.parts.blob_server import serving
 
 from sedge_edge import http_downloads
-from sedge_edge.http_downloads import DownloadConfig, Downloads
+from sedge_edge.http_downloads import DownloadConfig, HttpDownloads
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.transfer import describe
@@ -52,7 +52,7 @@ def test_an_authority_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_parts_come_one_after_the_other_and_wait_for_whoever_takes_them() -> None:
-    downloads, woken = Downloads(DownloadConfig()), threading.Event()
+    downloads, woken = HttpDownloads(DownloadConfig()), threading.Event()
     found: list[FetchedChunk | SpanEnd] = []
     with serving(blobs={NAME: BLOB}) as server:
         wanted = FetchSpan(7, f"{server.url}/{NAME}", MANIFEST, 0, MANIFEST.count)
@@ -66,7 +66,7 @@ def test_parts_come_one_after_the_other_and_wait_for_whoever_takes_them() -> Non
 
 
 def test_nothing_comes_after_a_stop() -> None:
-    downloads, woken = Downloads(DownloadConfig()), threading.Event()
+    downloads, woken = HttpDownloads(DownloadConfig()), threading.Event()
     with serving("stalls", {NAME: BLOB}) as server:
         wanted = FetchSpan(7, f"{server.url}/{NAME}", MANIFEST, 0, MANIFEST.count)
         downloads.start(wanted, woken.set)

@@ -15,7 +15,7 @@ from sedge_cloud.strategies import STRATEGIES
 from sedge_edge.__main__ import main as edge
 from sedge_emulate.__main__ import main as emulate
 from sedge_protocol.host.reference import tables
-from sedge_protocol.host.struct_fields import Field, fields
+from sedge_protocol.host.struct_fields import StructField, fields
 
 # Pages to look something up in, not to read.
 LONG = {"reference", "models"}
@@ -36,7 +36,7 @@ def test_the_reference_of_every_program(capsys: pytest.CaptureFixture[str]) -> N
     assert options in page
 
 
-def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, Field]]:
+def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, StructField]]:
     """Every key of a file and its tables, by table."""
     for field in fields(struct):
         inner = list(tables(field.kind))

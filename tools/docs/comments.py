@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from sedge_protocol.host.reference import prose, tables
-from sedge_protocol.host.struct_fields import Field, fields
+from sedge_protocol.host.struct_fields import StructField, fields
 
 _HEADER = re.compile(r"\[+([\w.]+)\]+")
 _KEY = re.compile(r"(?:# )?(\w+) = ")
 _WIDTH = 118
 
-Fields = Mapping[str, Field]
+Fields = Mapping[str, StructField]
 
 
 def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> str:

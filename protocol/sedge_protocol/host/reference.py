@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import inspect
 
-from sedge_protocol.host.struct_fields import Field, fields
+from sedge_protocol.host.struct_fields import StructField, fields
 
 _TABLE: Final = re.compile(r"\A\[+[\w.]+\]+: ")  # how a table's docstring begins
 _HEAD: Final = ("| key | type | default | description |", "| --- | --- | --- | --- |")
@@ -75,12 +75,12 @@ def _table(
                 yield from _table(inner, (*path, field.name), shown)
 
 
-def _header(field: Field, path: Sequence[str]) -> str:
+def _header(field: StructField, path: Sequence[str]) -> str:
     name = ".".join((*path, field.name))
     return f"[[{name}]]" if isinstance(field.kind, _ARRAYS) else f"[{name}]"
 
 
-def _row(field: Field) -> str:
+def _row(field: StructField) -> str:
     default = field.default if field.default in ("", "required") else f"`{field.default}`"
     cells = (f"`{field.name}`", field.type, default, field.description)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

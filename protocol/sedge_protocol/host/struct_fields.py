@@ -31,7 +31,7 @@ _RANGES: Final = (
 )
 
 
-class Field(NamedTuple):
+class StructField(NamedTuple):
     """One field: its encoded name and type, followed by texts for its type, default and description.
 
     ``default`` is in TOML, "" for None, or "required". ``description`` is "" if there is none.
@@ -45,11 +45,11 @@ class Field(NamedTuple):
 
 
 @functools.cache  # cached, because reading a class's source takes milliseconds
-def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+def fields(struct: type[msgspec.Struct]) -> tuple[StructField, ...]:
     """Return the fields of a struct in order, including inherited ones."""
     sentences = dict(_sentences(struct))
     return tuple(
-        Field(
+        StructField(
             field.encode_name,
             kind := inspect.type_info(field.type),
             _type(kind),

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from sedge_emulate.__main__ import main
-from sedge_emulate.fleet_plan import DeviceCosts, Fleet, ProcessCosts, Traffic, planned
+from sedge_emulate.fleet_plan import DeviceCosts, PlannedFleet, ProcessCosts, Traffic, planned
 
 DEVICE = DeviceCosts(
     parameters=10, first=Traffic(100, 1000, 8, 9), later=Traffic(10, 50, 4, 5), broadcast_bytes=30,
     device_row_bytes=7, connection_bytes=2000,
 )  # fmt: skip
 CLOUD = ProcessCosts(update_ms=20, update_row_bytes=11, idle=0.01)
-FLEET = Fleet(
+FLEET = PlannedFleet(
     devices=1000, share=0.1, online=0.5, processes=3, rounds_per_day=2, days=10, per_mb=3,
     per_million_units=5, per_million_connection_minutes=7,
 )  # fmt: skip

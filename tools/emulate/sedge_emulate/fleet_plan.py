@@ -63,7 +63,7 @@ class ProcessCosts(msgspec.Struct, frozen=True):
     idle: float
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedFleet(msgspec.Struct, frozen=True, kw_only=True):
     """The user's fleet. A ``share`` of the devices trains in each round; a share ``online`` is connected.
 
     ``processes`` is the number of coordinator processes.
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
     price: float
 
 
-def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
+def planned(fleet: PlannedFleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
     """Compute the plan. Every device that ever takes part has one first round."""
     rounds = fleet.rounds_per_day * fleet.days
     updates = fleet.devices * fleet.share * rounds
@@ -149,7 +149,7 @@ def plan(arguments: argparse.Namespace) -> int:
     results: Path = arguments.results or RESULTS
     device = _kept(results / "fleet_costs.json", DeviceCosts, "tools.bench fleet_costs")
     cloud = _kept(results / "processes.json", ProcessCosts, "tools.bench processes")
-    fleet = msgspec.convert(vars(arguments), Fleet)
+    fleet = msgspec.convert(vars(arguments), PlannedFleet)
     Console().print(_table(fleet, planned(fleet, device, cloud), device, cloud))
     return 0
 
@@ -163,7 +163,7 @@ def _kept(path: Path, kind: type[T], program: str) -> T:
         raise DataError(f"{path}: {exc}, expected {expected}") from exc
 
 
-def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) -> Table:
+def _table(fleet: PlannedFleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) -> Table:
     cohort = fleet.devices * fleet.share
     table = Table(
         title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds per day with {cohort:,.0f} "

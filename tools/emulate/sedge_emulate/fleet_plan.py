@@ -80,7 +80,7 @@ class PlannedFleet(msgspec.Struct, frozen=True, kw_only=True):
     per_million_connection_minutes: float
 
 
-class Plan(msgspec.Struct, frozen=True):
+class FleetPlan(msgspec.Struct, frozen=True):
     """What the fleet needs and costs over its ``days``."""
 
     updates: float
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
     price: float
 
 
-def planned(fleet: PlannedFleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
+def planned(fleet: PlannedFleet, device: DeviceCosts, cloud: ProcessCosts) -> FleetPlan:
     """Compute the plan. Every device that ever takes part has one first round."""
     rounds = fleet.rounds_per_day * fleet.days
     updates = fleet.devices * fleet.share * rounds
@@ -117,7 +117,7 @@ def planned(fleet: PlannedFleet, device: DeviceCosts, cloud: ProcessCosts) -> Pl
         + units / 1e6 * fleet.per_million_units
         + minutes / 1e6 * fleet.per_million_connection_minutes
     )
-    return Plan(
+    return FleetPlan(
         updates=updates,
         up=up,
         down=down,
@@ -163,7 +163,9 @@ def _kept(path: Path, kind: type[T], program: str) -> T:
         raise DataError(f"{path}: {exc}, expected {expected}") from exc
 
 
-def _table(fleet: PlannedFleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) -> Table:
+def _table(
+    fleet: PlannedFleet, found: FleetPlan, device: DeviceCosts, cloud: ProcessCosts
+) -> Table:
     cohort = fleet.devices * fleet.share
     table = Table(
         title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds per day with {cohort:,.0f} "

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from sedge_emulate.__main__ import main
-from sedge_emulate.fleet_plan import DeviceCosts, PlannedFleet, ProcessCosts, Traffic, planned
+from sedge_emulate.fleet_plan import DeviceCosts, PlannedFleet, ProcessCosts, RoundTraffic, planned
 
 DEVICE = DeviceCosts(
-    parameters=10, first=Traffic(100, 1000, 8, 9), later=Traffic(10, 50, 4, 5), broadcast_bytes=30,
+    parameters=10, first=RoundTraffic(100, 1000, 8, 9), later=RoundTraffic(10, 50, 4, 5),
+    broadcast_bytes=30,
     device_row_bytes=7, connection_bytes=2000,
 )  # fmt: skip
 CLOUD = ProcessCosts(update_ms=20, update_row_bytes=11, idle=0.01)

@@ -23,7 +23,7 @@ from sedge_cloud.store.opening import open_folder
 from sedge_emulate import result
 from sedge_emulate.broker.brokers import Broker
 from sedge_emulate.cost import Use, measured
-from sedge_emulate.fleet_plan import DeviceCosts, Traffic
+from sedge_emulate.fleet_plan import DeviceCosts, RoundTraffic
 from sedge_emulate.result import read_json
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import down, hint, shard_of
@@ -102,9 +102,9 @@ def memory(pid: int | None) -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if "VmRSS" in line))
 
 
-def traffic(use: Use) -> Traffic:
+def traffic(use: Use) -> RoundTraffic:
     """Return the traffic in the form that the plan uses."""
-    return Traffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
+    return RoundTraffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
 
 
 def figures(found: Result) -> list[Figure]:

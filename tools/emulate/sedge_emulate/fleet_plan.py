@@ -32,7 +32,7 @@ SECONDS_A_DAY = 86_400
 T = TypeVar("T")
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class RoundTraffic(msgspec.Struct, frozen=True):
     """A device's traffic in a round: MQTT bytes up and down; messages and 5 KB units in both directions."""
 
     up: float
@@ -45,8 +45,8 @@ class DeviceCosts(msgspec.Struct, frozen=True):
     """What one device and one broker connection cost, from ``fleet_costs.json``."""
 
     parameters: int
-    first: Traffic
-    later: Traffic
+    first: RoundTraffic
+    later: RoundTraffic
     broadcast_bytes: float
     device_row_bytes: float
     connection_bytes: float

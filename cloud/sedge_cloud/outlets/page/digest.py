@@ -42,7 +42,7 @@ class Trend:
     sign: int
 
 
-def direction(run: RunFacts) -> Trend | None:
+def trend(run: RunFacts) -> Trend | None:
     """Return a run's trend; None before its first round."""
     known = [(r.before, r) for r in run.rounds if r.before is not None]
     if not known:

@@ -27,7 +27,7 @@ _REMEMBERED = 8
 
 
 @dataclass
-class Traffic:
+class OneWayTraffic:
     """Traffic in one direction: bytes, messages, and the ``units`` that a cloud broker bills for them."""
 
     payload: int = 0
@@ -46,8 +46,8 @@ class Traffic:
 class Meter:
     """Counts one device's traffic: ``up`` from the device, ``down`` to it."""
 
-    up: Traffic = field(default_factory=Traffic)
-    down: Traffic = field(default_factory=Traffic)
+    up: OneWayTraffic = field(default_factory=OneWayTraffic)
+    down: OneWayTraffic = field(default_factory=OneWayTraffic)
     _seen: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def sent(self, topic: str, frame: bytes) -> None:
@@ -76,7 +76,7 @@ class Meter:
         self.up.overhead += _packet(10 + session + 2 + client_id + will_part)
         self.down.overhead += CONNACK
 
-    def _count(self, way: Traffic, topic: str, frame: bytes) -> None:
+    def _count(self, way: OneWayTraffic, topic: str, frame: bytes) -> None:
         size = packet_bytes(topic, frame)
         content, again = self._content(frame)
         if again:

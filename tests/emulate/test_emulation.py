@@ -32,7 +32,7 @@ from sedge_emulate.emulation import (
     slug,
     strategy_run_of,
 )
-from sedge_emulate.result import Spread, StrategyResult, Traffic
+from sedge_emulate.result import RunTraffic, Spread, StrategyResult
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.wire.bundle import load
 
@@ -92,7 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def result_of(name: str) -> StrategyResult:
     spread = Spread(0.5, 0.25, 0.1, 0.9)
-    traffic = Traffic(
+    traffic = RunTraffic(
         device_up=1, device_down=2, coordinator_up=3, coordinator_down=4,
         update_payload_mean=5.0, dense_update=6,
     )  # fmt: skip

@@ -3,7 +3,7 @@
     Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
                                                          ├ before, after  Spread
                                                          ├ devices        DeviceResult
-                                                         ├ bytes          Traffic
+                                                         ├ bytes          RunTraffic
                                                          ├ personal       TensorShare
                                                          ├ engine         Engine
                                                          ├ classes        ClassResult
@@ -148,7 +148,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     cuts: Count
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class RunTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one strategy's run from its start to its end.
 
     The four totals are counted at the sockets: two for all devices together, two for the coordinator.
@@ -224,7 +224,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     before: Spread
     after: Spread
     devices: list[DeviceResult]
-    bytes: Traffic
+    bytes: RunTraffic
     seconds: Seconds
     personal: list[TensorShare]
     engine: Engine | None = None

@@ -22,8 +22,8 @@ from sedge_emulate.result import (
     CentralTest,
     DeviceResult,
     Engine,
+    RunTraffic,
     StrategyResult,
-    Traffic,
     class_results,
     spread,
 )
@@ -233,7 +233,7 @@ def _central(
     )
 
 
-def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> Traffic:
+def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> RunTraffic:
     sizes = [
         device.update_bytes
         for summary in watch.summaries
@@ -241,7 +241,7 @@ def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> Traffic:
         for device in summary.devices
     ]
     totals = fleet.totals()
-    return Traffic(
+    return RunTraffic(
         device_up=totals.up,
         device_down=totals.down,
         coordinator_up=totals.coordinator[0],

@@ -32,8 +32,8 @@ from sedge_emulate.result import (
     Model,
     Result,
     RoundResult,
+    RunTraffic,
     StrategyResult,
-    Traffic,
     spread,
 )
 from sedge_emulate.summaries import personal_shares, round_result
@@ -137,7 +137,7 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
         before=spread([device.before for device in devices], metric),
         after=spread([device.after for device in devices], metric),
         devices=devices,
-        bytes=Traffic(
+        bytes=RunTraffic(
             device_up=sum(facts.up for facts in run.facts.rounds),
             device_down=sum(facts.down for facts in run.facts.rounds),
             coordinator_up=sum(facts.link_up for facts in run.facts.rounds),

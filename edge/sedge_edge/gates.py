@@ -25,7 +25,7 @@ from sedge_protocol.wire.settings import GatesConfig, minutes
 COOLER_C = 5.0
 
 
-class Gate(NamedTuple):
+class GateState(NamedTuple):
     """The state of a configured gate: its reading as text, and why it is closed.
 
     ``value`` is None if the reading is unknown, and ``closed`` is empty if the gate is open. ``link`` says
@@ -74,23 +74,23 @@ class Gates:
                 self._next = now + CHECK_S
             return self._closed
 
-    def states(self) -> list[Gate]:
+    def states(self) -> list[GateState]:
         """Return the current state of every configured gate."""
         return [*self._power(), *self._machine(), *self._outside()]
 
-    def _power(self) -> Iterator[Gate]:
+    def _power(self) -> Iterator[GateState]:
         config, mains = self._config, self._sensors.on_mains()
         source = None if mains is None else "on mains" if mains else "on battery"
         if config.mains:
-            yield Gate("mains", source, "on battery" if mains is False else "")
+            yield GateState("mains", source, "on battery" if mains is False else "")
         if (least := config.min_battery_percent) is not None:
             charge = self._sensors.battery_percent()
             low = charge is not None and mains is False and charge < least
             text = None if charge is None else f"{charge:g} %, {source}"
             closed = f"battery at {charge:g} %, below {least:g}" if low else ""
-            yield Gate("min_battery_percent", text, closed)
+            yield GateState("min_battery_percent", text, closed)
 
-    def _machine(self) -> Iterator[Gate]:
+    def _machine(self) -> Iterator[GateState]:
         config, sensors = self._config, self._sensors
         if (most := config.max_temperature_c) is not None:
             heat = sensors.temperature_c()
@@ -105,24 +105,24 @@ class Gates:
             short = free is not None and free < least
             yield _limited("min_free_memory_mb", "memory", free, " MB", least, short)
 
-    def _outside(self) -> Iterator[Gate]:
+    def _outside(self) -> Iterator[GateState]:
         if self._config.unmetered:
             metered = self._metered()
             text = None if metered is None else "metered" if metered else "not metered"
-            yield Gate("unmetered", text, "the link is metered" if metered else "", link=True)
+            yield GateState("unmetered", text, "the link is metered" if metered else "", link=True)
         if hours := minutes(self._config.quiet_hours):
             now, (begin, end) = self._local(), hours
             since = (now.hour * 60 + now.minute - begin) % (24 * 60)
             quiet = since < (end - begin) % (24 * 60)
             closed = f"quiet hours, {self._config.quiet_hours}" if quiet else ""
-            yield Gate("quiet_hours", f"it is {now:%H:%M}", closed)
+            yield GateState("quiet_hours", f"it is {now:%H:%M}", closed)
 
 
 def _limited(
     key: str, name: str, value: float | None, unit: str, limit: float, closed: bool
-) -> Gate:
+) -> GateState:
     """Return the state of a gate with a limit. The reason names the value and the limit."""
     if value is None:
-        return Gate(key, None)
+        return GateState(key, None)
     text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"
-    return Gate(key, text, f"{name} {text}, limit {limit:g}" if closed else "")
+    return GateState(key, text, f"{name} {text}, limit {limit:g}" if closed else "")

@@ -30,7 +30,7 @@ DATA_VARIABLE = "SEDGE_DATA"
 
 
 @dataclass(frozen=True)
-class Grouped:
+class GroupedExamples:
     """Examples grouped by owner: ``groups`` (N,) numbers the owners from 0.
 
     ``tests`` (N,) is True for test examples. ``notes`` are sentences that say what the reader decided or

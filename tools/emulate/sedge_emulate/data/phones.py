@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_emulate.data.archives import Archive, Grouped, files
+from sedge_emulate.data.archives import Archive, GroupedExamples, files
 from sedge_emulate.data.plain_pickle import read_plain
 from sedge_protocol.errors import DataError
 
@@ -64,7 +64,7 @@ class _Session:
     damaged: int
 
 
-def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
+def phones(folder: Path | None = None, archive: Archive = PHONES) -> GroupedExamples:
     """Read the windows (N, 6, 128) as they are, not normalised.
 
     Each person is a group, tested on the last session. Anything unusual about a person becomes a note. A
@@ -86,7 +86,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
     sessions = [session for pair in kept for session in pair]
     sizes = [len(session.labels) for session in sessions]
     numbers = np.arange(len(sessions))
-    return Grouped(
+    return GroupedExamples(
         np.concatenate([session.windows for session in sessions]),
         np.concatenate([session.labels for session in sessions]),
         len(ACTIVITIES),

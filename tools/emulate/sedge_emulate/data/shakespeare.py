@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_emulate.data.archives import Archive, Grouped, files
+from sedge_emulate.data.archives import Archive, GroupedExamples, files
 from sedge_protocol.errors import DataError
 
 SHAKESPEARE = Archive(
@@ -44,7 +44,7 @@ _NUMBERS = np.full(256, CHARACTERS.index(" "), np.int64)
 _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
 
 
-def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> Grouped:
+def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> GroupedExamples:
     """Read windows (N, 80) and, for each of their characters, the next one (N, 80). Each role is a group.
 
     A note counts the roles with too few lines. Raises ``DataError`` if the archive is missing or broken.
@@ -63,7 +63,7 @@ def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> G
     sizes = np.array([len(x) for x, _ in kept])
     number = np.concatenate([np.arange(size) for size in sizes])
     few = f"{len(roles) - len(kept)} of {len(roles)} roles have fewer than {MIN_WINDOWS} windows"
-    return Grouped(
+    return GroupedExamples(
         np.concatenate([x for x, _ in kept]),
         np.concatenate([y for _, y in kept]),
         len(CHARACTERS),

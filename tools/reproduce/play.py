@@ -21,7 +21,7 @@ from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import Stage, StrategyRun, export_forms, worker_setup
 from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
-from sedge_emulate.result import Model, spread
+from sedge_emulate.result import ModelSize, spread
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
@@ -181,7 +181,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
         export_forms(worker_setup(config, source, home), dataset, config)
         (home / "ready").touch()
     size = load(home / "bundle")[0].manifest.layout.size
-    model = Model(name=source.name, parameters=size, dense_bytes=4 * size)
+    model = ModelSize(name=source.name, parameters=size, dense_bytes=4 * size)
     shares = Shares.open(home / "state" / "data")
     return Stage(config, dataset.name, trial.table.title, shares, model, source, home)
 

@@ -31,7 +31,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.hello import PROGRAMS, announced
 from sedge_emulate.model import ModelSource, Sample, code_hash
-from sedge_emulate.result import Model, StrategyResult, write_whole
+from sedge_emulate.result import ModelSize, StrategyResult, write_whole
 from sedge_emulate.workers.preparation import Prepared, prepare
 from sedge_emulate.workers.processes import in_process
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
@@ -76,7 +76,7 @@ class Stage:
     dataset_name: str
     split: str
     shares: Shares
-    model: Model
+    model: ModelSize
     source: ModelSource
     out: Path
     metric: Metric = ACCURACY
@@ -193,7 +193,7 @@ def set_up(
     manifest = load(out / "bundle")[0].manifest
     size = manifest.layout.size
     cached = (state / CACHED).exists()
-    model = Model(name=source.name, parameters=size, dense_bytes=4 * size, from_cache=cached)
+    model = ModelSize(name=source.name, parameters=size, dense_bytes=4 * size, from_cache=cached)
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
     when = " earlier (from the cache)" if cached else ""
     note(f"exported and verified{when}: {model.name}, {model.parameters:,} parameters{frozen}")

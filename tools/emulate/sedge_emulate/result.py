@@ -1,6 +1,6 @@
 """An emulation's result: the schema of ``result.json``, format 1.
 
-    Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
+    Result ─ ModelSize, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
                                                          ├ before, after  Spread
                                                          ├ devices        DeviceResult
                                                          ├ bytes          RunTraffic
@@ -235,7 +235,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     partners: dict[str, dict[str, Count]] = {}
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
     """The model: number of parameters, and its size in bytes as plain float32.
 
     ``from_cache`` is True if an earlier emulation exported and verified it.
@@ -274,7 +274,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     devices: Count
     seed: int
-    model: Model
+    model: ModelSize
     machine: Machine | None
     strategies: list[StrategyResult]
     link: str = ""

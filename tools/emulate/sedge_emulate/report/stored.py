@@ -29,7 +29,7 @@ from sedge_cloud.store.rows import RunRow
 from sedge_emulate.report.page import write_report
 from sedge_emulate.result import (
     DeviceResult,
-    Model,
+    ModelSize,
     Result,
     RoundResult,
     RunTraffic,
@@ -77,7 +77,7 @@ def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
         split="",
         devices=len({device.device for s in strategies for device in s.devices}),
         seed=first.config.seed,
-        model=Model(
+        model=ModelSize(
             name=first.manifest.name, parameters=layout.size, dense_bytes=_dense_bytes(first)
         ),
         machine=None,

@@ -21,7 +21,7 @@ from tools.bench.harness import Figure, Result, at_most, bench, chosen
 from torch import Tensor, nn
 
 from sedge_edge.training.noise import noise
-from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.steppers.model import Differentiated, ModelInTraining
 from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export, models
 from sedge_export.lowering.target import TARGETS as RUNTIMES
@@ -116,7 +116,7 @@ def open_gradient(bundle: Bundle, runtime: str) -> Program:
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
     """Return a function that runs a program and one step of the devices' optimizer, including its state."""
     training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
-    model = Model(bundle.manifest.layout, TrainRequest(theta, training, 0))
+    model = ModelInTraining(bundle.manifest.layout, TrainRequest(theta, training, 0))
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),
         "y": y.numpy(),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.backends.bundle_trainer import Arrays
 from sedge_edge.training.steppers.apfl import Mixture
-from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.steppers.model import Differentiated, ModelInTraining
 from sedge_edge.training.steppers.single import Single
 from sedge_edge.training.trainer import SecondModel, TrainRequest
 from sedge_protocol.layout import Layout, Role, Theta
@@ -136,8 +136,8 @@ def test_models_side_by_side_are_those_alone() -> None:
     """Leading axes are models: bit for bit what each would be by itself."""
     clipped = Training(momentum=0.5, prox=0.2, clip_norm=0.5)
     both = np.stack([theta_of(1), theta_of(2)])
-    together = Model(LAYOUT, TrainRequest(both, clipped, 0))
-    alone = [Model(LAYOUT, TrainRequest(theta, clipped, 0)) for theta in both]
+    together = ModelInTraining(LAYOUT, TrainRequest(both, clipped, 0))
+    alone = [ModelInTraining(LAYOUT, TrainRequest(theta, clipped, 0)) for theta in both]
     for batch in batches():
         found = [Program()(model.theta, batch, False) for model in alone]
         statistics = [one.statistics for one in found if one.statistics is not None]

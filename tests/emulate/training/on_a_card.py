@@ -17,7 +17,7 @@ from tests.emulate.training.trainings import BATCH, PLAIN, PULLED, problem
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION, Objective, cross_entropy
-from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.steppers.model import Differentiated, ModelInTraining
 from sedge_edge.training.trainer import SecondModel, Trained, TrainRequest
 from sedge_emulate.training import vectorised as trainer_module
 from sedge_emulate.training.autograd import AutogradTrainer
@@ -304,13 +304,13 @@ def leaving(name: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def state_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Model.__init__
+    right = ModelInTraining.__init__
 
-    def init(self: Model, *given: Any) -> None:
+    def init(self: ModelInTraining, *given: Any) -> None:
         right(self, *given)
         self._optimizer.vectors = tuple(v.cpu() for v in self._optimizer.vectors)  # type: ignore
 
-    monkeypatch.setattr(Model, "__init__", init)
+    monkeypatch.setattr(ModelInTraining, "__init__", init)
 
 
 def noisy(output: Tensor, y: Tensor) -> Tensor:
@@ -326,13 +326,13 @@ def table_on_the_host(output: Tensor, y: Tensor) -> Tensor:
 
 def after_each_step(extra: Callable[[Differentiated], object]) -> Callable[..., None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        right = Model.advance
+        right = ModelInTraining.advance
 
-        def advance(self: Model, outcome: Differentiated, rate: Any) -> None:
+        def advance(self: ModelInTraining, outcome: Differentiated, rate: Any) -> None:
             extra(outcome)
             right(self, outcome, rate)
 
-        monkeypatch.setattr(Model, "advance", advance)
+        monkeypatch.setattr(ModelInTraining, "advance", advance)
 
     return plant
 

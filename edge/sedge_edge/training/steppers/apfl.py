@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sedge_edge.training.steppers.model import Differentiate, Model
+from sedge_edge.training.steppers.model import Differentiate, ModelInTraining
 from sedge_edge.training.trainer import SecondModel, Trained, TrainingState, TrainRequest
 from sedge_protocol.layout import Layout, Theta
 
@@ -31,8 +31,8 @@ class Mixture:
         second: SecondModel, xp: Any = np,
     ) -> None:  # fmt: skip
         alone = msgspec.structs.replace(request.training, prox=0.0)
-        self.sent = Model(layout, request, xp)
-        self.own = Model(layout, TrainRequest(second.theta, alone, request.seed), xp)
+        self.sent = ModelInTraining(layout, request, xp)
+        self.own = ModelInTraining(layout, TrainRequest(second.theta, alone, request.seed), xp)
         self.mix = second.mix
         self._second, self._adapts = second, second.adaptive
         self._differentiate, self._xp = differentiate, xp

@@ -64,7 +64,7 @@ def tensor_slices(
     return tuple(slices)
 
 
-class Model:
+class ModelInTraining:
     """A model under training, theta (..., n), which ``advance`` updates with a gradient.
 
     The vectors of ``request`` are (..., n), as arrays of ``xp``. Statistics and frozen tensors have no

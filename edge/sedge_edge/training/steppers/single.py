@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sedge_edge.training.steppers.model import Differentiate, Model
+from sedge_edge.training.steppers.model import Differentiate, ModelInTraining
 from sedge_edge.training.trainer import Trained, TrainingState, TrainRequest
 from sedge_protocol.layout import Layout, Theta
 
@@ -15,7 +15,7 @@ class Single:
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest, xp: Any = np
     ) -> None:
-        self.model = Model(layout, request, xp)
+        self.model = ModelInTraining(layout, request, xp)
         self.mix = 0.0
         self._differentiate = differentiate
         self._keeps_state = request.training.keeps_state

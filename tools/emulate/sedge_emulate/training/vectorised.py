@@ -22,7 +22,7 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.optimizers import Rate
 from sedge_edge.training.steppers.average import add_to_mean, mean_weight
-from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.steppers.model import Differentiated, ModelInTraining
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import (
@@ -161,7 +161,7 @@ class VectorisedTrainer:
             self._stacked([one.theta if one.anchor is None else one.anchor for one in requests]),
             correction=self._corrections(requests),
         )
-        model, ends = Model(self._problem.network.layout, together, torch), Ends(block)
+        model, ends = ModelInTraining(self._problem.network.layout, together, torch), Ends(block)
         rates = self._by_step(recipe.rate, block.steps)
         weights = self._by_step(partial(mean_weight, recipe), block.steps).float()
         mean = cast(Theta, torch.zeros_like(cast(Tensor, start))) if recipe.average else None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sedge_conformance.acts import play
-from sedge_conformance.stage import Act, Cut, Finding, Model, Stage, Step
+from sedge_conformance.stage import Act, Cut, Finding, Stage, StartModel, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.jobs import global_model
 from sedge_edge.jobs.job import Outcome
@@ -99,7 +99,7 @@ class Client:
 
 def findings(client: Client, bundle: Path, incarnation: int = 1) -> list[Finding]:
     """Play all acts; the client works whenever nothing else is under way."""
-    stage = Stage("test", "pi-1", KEYS, incarnation, play(Model(*load(bundle))))
+    stage = Stage("test", "pi-1", KEYS, incarnation, play(StartModel(*load(bundle))))
     now, ends = 0.0, 20_000.0
     down: list[Step] = stage.begin(now)
     up = client.connect(now)

@@ -19,7 +19,7 @@ from sedge_conformance.run import (
     Run,
     message_of,
 )
-from sedge_conformance.stage import Act, Broken, Cut, Heard, Model, Stage, kind_of
+from sedge_conformance.stage import Act, Broken, Cut, Heard, Stage, StartModel, kind_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Kind
@@ -42,7 +42,7 @@ BUSY_S = 8.0
 NOBODY = "http://127.0.0.1:1"
 
 
-def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
+def play(model: StartModel, with_cut: bool = True) -> Callable[[Stage], Act]:
     """Return the script that plays the acts one after another. An act ends at the first broken rule.
 
     Without ``with_cut`` the act that breaks the client's connection is left out.

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from sedge_cloud.runs.vectors import hash_of
-from sedge_conformance.stage import Act, Broken, Heard, Model, Stage, Step
+from sedge_conformance.stage import Act, Broken, Heard, Stage, StartModel, Step
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.layout import Theta
@@ -46,7 +46,7 @@ class Uploaded:
 class Run:
     """The run of a single act: it makes the orders and receives the updates."""
 
-    def __init__(self, stage: Stage, model: Model, name: str) -> None:
+    def __init__(self, stage: Stage, model: StartModel, name: str) -> None:
         self.stage, self.model, self.name = stage, model, name
 
     def order(

@@ -13,7 +13,7 @@ from pathlib import Path
 from sedge_cloud.config import CloudConfig, broker_settings
 from sedge_cloud.store.opening import open_store
 from sedge_conformance.acts import play
-from sedge_conformance.stage import Cut, Finding, Model, Stage, Wait
+from sedge_conformance.stage import Cut, Finding, Stage, StartModel, Wait
 from sedge_conformance.stage import Step as StageStep
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -169,7 +169,7 @@ def conform(
     """
     folder = act_as_owner(Path(cloud.state_dir))
     with as_caller():
-        model = Model(*load(bundle))
+        model = StartModel(*load(bundle))
     if model.bundle.frozen is not None:
         expected = "one without, because no act covers that extension"
         raise ConfigError("bundle", f"{bundle} with frozen data", expected)

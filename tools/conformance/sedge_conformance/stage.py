@@ -81,17 +81,17 @@ Act: TypeAlias = Generator[Step, Heard | None, None]
 
 
 @dataclass(frozen=True)
-class Model:
+class StartModel:
     """A bundle, and the model (n,) that training starts from."""
 
     bundle: Bundle
     theta: Theta
 
-    def salted(self, salt: int) -> "Model":
+    def salted(self, salt: int) -> "StartModel":
         """Return this model with another name and start vector, so that no device has it yet."""
         manifest = msgspec.structs.replace(self.bundle.manifest, name=f"conformance {salt}")
         noise = np.random.default_rng(salt).normal(0, 1e-3, self.theta.size).astype(np.float32)
-        return Model(Bundle(manifest, self.bundle.files), self.theta + noise)
+        return StartModel(Bundle(manifest, self.bundle.files), self.theta + noise)
 
 
 @dataclass

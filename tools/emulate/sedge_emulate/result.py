@@ -1,13 +1,13 @@
 """An emulation's result: the schema of ``result.json``, format 1.
 
     Result ─ ModelSize, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
-                                                         ├ before, after  Spread
-                                                         ├ devices        DeviceResult
-                                                         ├ bytes          RunTraffic
-                                                         ├ personal       TensorShare
-                                                         ├ engine         Engine
-                                                         ├ classes        ClassResult
-                                                         └ central        CentralTest
+                                                             ├ before, after  Spread
+                                                             ├ devices        DeviceResult
+                                                             ├ bytes          RunTraffic
+                                                             ├ personal       TensorShare
+                                                             ├ engine         Engine
+                                                             ├ classes        ClassResult
+                                                             └ central        CentralTest
 
 Shares are in [0, 1], sizes in bytes, times in seconds. ``before`` is the result's ``metric``, such as
 accuracy, on a device's own test examples with the model that it was sent; ``after`` is the metric once the

@@ -3,14 +3,17 @@
 import numpy as np
 import torch
 
-from sedge_emulate.training.storage import Order, Storage
+from sedge_emulate.training.storage import AxisOrder, Storage
 from sedge_protocol.layout import Layout, Role
 
 LAYOUT = Layout.of(
     [("conv", (2, 3, 4, 5), Role.PARAMETER), ("bias", (2,), Role.PARAMETER),
      ("linear", (3, 24), Role.PARAMETER)]
 )  # fmt: skip
-ORDERS = {"conv": Order((2, 3, 4, 5), (2, 0, 3, 1)), "linear": Order((3, 4, 3, 2), (0, 2, 3, 1))}
+ORDERS = {
+    "conv": AxisOrder((2, 3, 4, 5), (2, 0, 3, 1)),
+    "linear": AxisOrder((3, 4, 3, 2), (0, 2, 3, 1)),
+}
 
 
 def test_there_and_back() -> None:

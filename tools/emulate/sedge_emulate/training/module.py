@@ -12,7 +12,7 @@ from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule
 from sedge_edge.training.steppers.model import Differentiated
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.storage import Order, Storage
+from sedge_emulate.training.storage import AxisOrder, Storage
 from sedge_emulate.training.tasks import Precision
 from sedge_export.subject.network import copied
 
@@ -29,7 +29,9 @@ class Module:
         self._objective, self._device = problem.objective, device
         self._half = precision == "bf16"
         # Filters (O, C, H, W) are stored as (O, H, W, C), which channels-last kernels expect.
-        orders = {t.name: Order(t.shape, (0, 2, 3, 1)) for t in layout.tensors if len(t.shape) == 4}
+        orders = {
+            t.name: AxisOrder(t.shape, (0, 2, 3, 1)) for t in layout.tensors if len(t.shape) == 4
+        }
         self.storage = Storage(layout, orders)
         self._flat = FlatModule(model, layout, self._named, device)
         self.place, self.freeze = self._flat.place, self._flat.freeze

@@ -8,7 +8,7 @@ from torch import Tensor
 from sedge_protocol.layout import Layout, Theta
 
 
-class Order:
+class AxisOrder:
     """The storage order of a tensor of shape ``shape``: its axes are stored in the order ``axes``."""
 
     def __init__(self, shape: Sequence[int], axes: Sequence[int]) -> None:
@@ -20,8 +20,8 @@ class Order:
 class Storage:
     """Converts between theta and vectors (n,) on any torch device, in which tensors have permuted axes."""
 
-    def __init__(self, layout: Layout, orders: Mapping[str, Order]) -> None:
-        plain = {t.name: Order(t.shape, range(len(t.shape))) for t in layout.tensors}
+    def __init__(self, layout: Layout, orders: Mapping[str, AxisOrder]) -> None:
+        plain = {t.name: AxisOrder(t.shape, range(len(t.shape))) for t in layout.tensors}
         self._layout = layout
         self._orders = {**plain, **orders}
         self._theta = torch.empty(layout.size)
@@ -43,7 +43,7 @@ class Storage:
             plain.copy_(stored.permute(order.back))
         return self._theta.numpy().copy()
 
-    def _pairs(self, vector: Tensor) -> Iterator[tuple[Order, Tensor, Tensor]]:
+    def _pairs(self, vector: Tensor) -> Iterator[tuple[AxisOrder, Tensor, Tensor]]:
         stored = self.views(vector)
         for tensor in self._layout.tensors:
             order = self._orders[tensor.name]

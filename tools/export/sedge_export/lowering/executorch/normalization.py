@@ -4,7 +4,7 @@ from torch import Tensor
 
 from sedge_export.lowering.executorch.products import column_sums, example_sums
 from sedge_export.lowering.rules.channels import channels_first, channels_last
-from sedge_export.lowering.rules.normalization import Normalization, Order
+from sedge_export.lowering.rules.normalization import Normalization, NormOperations
 from sedge_export.lowering.rules.table import RULES
 
 
@@ -20,6 +20,6 @@ def _scaled(x: Tensor, factor: Tensor, offset: Tensor | None) -> Tensor:
 
 
 NORMALIZATION = Normalization(
-    Order(channels_last, channels_first, column_sums, example_sums, _each, _scaled)
+    NormOperations(channels_last, channels_first, column_sums, example_sums, _each, _scaled)
 )
 RULES.update(NORMALIZATION.rules)

@@ -13,7 +13,7 @@ from torch import Tensor
 from sedge_export.lowering.onnx.graph import Graph, Value
 from sedge_export.lowering.onnx.rules import by_rule
 from sedge_export.lowering.onnx.table import lowers
-from sedge_export.lowering.rules.normalization import Normalization, Order
+from sedge_export.lowering.rules.normalization import Normalization, NormOperations
 
 aten = torch.ops.aten
 
@@ -62,7 +62,9 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-NORMALIZATION = Normalization(Order(_same, _same, _column_sums, _example_sums, _each, _scaled))
+NORMALIZATION = Normalization(
+    NormOperations(_same, _same, _column_sums, _example_sums, _each, _scaled)
+)
 for operator, rule in NORMALIZATION.rules.items():
     lowers(operator)(by_rule(rule))
 

@@ -5,7 +5,7 @@ standard deviation, and scales each channel. Variances are computed from d in a 
 large mean costs no precision. The gradient is
     dx = a g + b d + c,   a = gamma r,  b = -r^3 sum(gamma g d) / M,  c = -r sum(gamma g) / M,
 with r = 1 / sqrt(variance + eps) and sums over the same set. Each runtime has its own way to lay x out,
-sum and scale (``Order``).
+sum and scale (``NormOperations``).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Order:
+class NormOperations:
     """One runtime's operations on x (B, C, ...): ``laid`` puts x into its axis order, ``back`` undoes that.
 
     The other functions take x in that order. ``column_sums`` and ``example_sums`` return sums (C,) and
@@ -46,7 +46,7 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
 class Normalization:
     """The rules in one runtime's axis order. Each rule takes and returns the same as its ATen operator."""
 
-    order: Order
+    order: NormOperations
 
     @property
     def rules(self) -> dict[OpOverload, Rule]:

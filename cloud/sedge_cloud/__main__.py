@@ -25,7 +25,7 @@ from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.policies import read_policy
 from sedge_cloud.admin.rollout_commands import add_rollout_commands
 from sedge_cloud.admin.run_report import run_report
-from sedge_cloud.admin.service_files import Places, write_service_files
+from sedge_cloud.admin.service_files import ServicePaths, write_service_files
 from sedge_cloud.admin.signing_commands import (
     add_key_commands,
     add_run_description,
@@ -194,7 +194,7 @@ def _init_service(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         raise ConfigError("folder", str(arguments.folder), "no folder with --service")
     url = write_service_files(
-        arguments.fleet, arguments.url, arguments.tls, Places(), arguments.client_certificates
+        arguments.fleet, arguments.url, arguments.tls, ServicePaths(), arguments.client_certificates
     )
     print(
         f"Written to /etc/sedge and /etc/mosquitto; devices will connect to {url}. Next:\n"

@@ -79,7 +79,7 @@ CLIENT_KEYS = {
 WHOLE = "# These apply to the whole broker.\n"
 
 
-class Places:
+class ServicePaths:
     """The paths of the files, below ``root``, and the users that own them."""
 
     def __init__(
@@ -96,7 +96,7 @@ def write_service_files(
     fleet: str,
     url: str | None,
     hosts: Sequence[str] | None,
-    places: Places,
+    places: ServicePaths,
     client_certificates: bool = False,
 ) -> str:
     """Write all files of a coordinator that runs as a service. Returns the broker's URL for devices.
@@ -158,7 +158,7 @@ def write_service_files(
     return device_url
 
 
-def write_units(places: Places, command: str) -> None:
+def write_units(places: ServicePaths, command: str) -> None:
     """Write the systemd units that create devices' accounts. Raises ``OSError``."""
     places.units.mkdir(parents=True, exist_ok=True)
     for name, text in UNITS.items():
@@ -166,7 +166,9 @@ def write_units(places: Places, command: str) -> None:
         write_public(places.units / name, unit.encode())
 
 
-def _write_tls(places: Places, authority: Authority, hosts: Sequence[str], client: str) -> str:
+def _write_tls(
+    places: ServicePaths, authority: Authority, hosts: Sequence[str], client: str
+) -> str:
     """Write the certificates and keys for TLS.
 
     If ``client`` is not empty, it names the coordinator, which then gets a certificate of its own.

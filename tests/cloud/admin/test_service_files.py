@@ -16,7 +16,7 @@ from tests.cloud.stores import open_store
 from tools.bench.parts.real_fleet import free_port, start_mosquitto
 
 from sedge_cloud.admin.enrolment import add_device
-from sedge_cloud.admin.service_files import Places, write_service_files
+from sedge_cloud.admin.service_files import ServicePaths, write_service_files
 from sedge_cloud.config import broker_settings, load_cloud
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError
@@ -30,14 +30,14 @@ ME = getpass.getuser()
 class Installed:
     """A machine with the files of a service, and a Mosquitto that reads Debian's conf.d."""
 
-    places: Places
+    places: ServicePaths
     port: int
     process: subprocess.Popen[bytes]
 
 
-def places(root: Path) -> Places:
+def places(root: Path) -> ServicePaths:
     (root / "etc/mosquitto/conf.d").mkdir(parents=True)
-    return Places(root, ME, ME)
+    return ServicePaths(root, ME, ME)
 
 
 @pytest.fixture(scope="module")
@@ -141,4 +141,4 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 def test_a_user_that_is_missing(tmp_path: Path) -> None:
     places(tmp_path)
     with pytest.raises(ConfigError, match="useradd --system nobody-like-this"):
-        write_service_files("home", None, None, Places(tmp_path, "nobody-like-this", ME))
+        write_service_files("home", None, None, ServicePaths(tmp_path, "nobody-like-this", ME))

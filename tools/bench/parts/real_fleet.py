@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.admin.service_files import Places, write_service_files
+from sedge_cloud.admin.service_files import ServicePaths, write_service_files
 from sedge_cloud.admin.templates import MOSQUITTO_CONF, PID_FILE
 from sedge_cloud.admin.trial import RELOAD
 from sedge_cloud.broker.child import find_mosquitto
@@ -83,7 +83,7 @@ class RealFleet:
     def _write_service_files(self) -> None:
         me, conf = getpass.getuser(), self.folder / "conf.d"
         conf.mkdir()
-        places = Places(self.folder, me, me)
+        places = ServicePaths(self.folder, me, me)
         places.etc, places.state, places.broker = (self.folder / n for n in ("", "state", "broker"))
         places.drop_in, places.units = conf / "00-sedge.conf", self.folder / "units"
         write_service_files("test", self.url, ["127.0.0.1"], places, client_certificates=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.data.memory import no_room
-from sedge_edge.training.examples import Examples, Inputs, Places, check_inputs, for_model
+from sedge_edge.training.examples import ExamplePlaces, Examples, Inputs, check_inputs, for_model
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.parts import InputPart, arranged, pack
@@ -32,7 +32,7 @@ class Raw:
     group: object = None
     parts: tuple[InputPart, ...] = ()
     notes: tuple[str, ...] = ()
-    places: Places | None = None
+    places: ExamplePlaces | None = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """Convert these rows (by default all) to the types that programs take.

@@ -15,7 +15,7 @@ from sedge_edge.data.images import read_images
 from sedge_edge.data.memory import no_room
 from sedge_edge.data.raw import Raw, raw
 from sedge_edge.data.table import DELIMITERS, read_table
-from sedge_edge.training.examples import Examples, Places, split_rows
+from sedge_edge.training.examples import ExamplePlaces, Examples, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.user_code import importable, unimportable
 
@@ -84,9 +84,9 @@ def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
     if ending in DELIMITERS:
         table = read_table(path)
         made = raw(table.x, table.y, table.group, str(path), table.notes)
-        return replace(made, places=Places(path.name, "line", table.lines))
+        return replace(made, places=ExamplePlaces(path.name, "line", table.lines))
     made = raw(*read_archive(path), source)
-    return replace(made, places=Places(path.name, "row", np.arange(len(made.x))))
+    return replace(made, places=ExamplePlaces(path.name, "row", np.arange(len(made.x))))
 
 
 def _noted(whole: Raw) -> Raw:

@@ -18,16 +18,16 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 
 @dataclass(frozen=True)
-class Places:
+class ExamplePlaces:
     """Where each of N examples is in a ``file``: its line in a table, or its row in arrays, (N,)."""
 
     file: str
     kind: Literal["line", "row"]
     numbers: NDArray[np.int64] | NDArray[np.intp]
 
-    def of(self, rows: NDArray[np.int64] | NDArray[np.intp]) -> "Places":
+    def of(self, rows: NDArray[np.int64] | NDArray[np.intp]) -> "ExamplePlaces":
         """Return the places of the examples with these indices."""
-        return Places(self.file, self.kind, self.numbers[rows])
+        return ExamplePlaces(self.file, self.kind, self.numbers[rows])
 
     def name(self, row: int) -> str:
         """Return the place of an example, as shown in messages."""
@@ -46,7 +46,7 @@ class Examples:
     inputs: Inputs
     targets: Inputs
     parts: tuple[InputPart, ...] = ()
-    places: Places | None = None
+    places: ExamplePlaces | None = None
 
 
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:

@@ -24,8 +24,8 @@ from sedge_protocol.host.enrolment import (
     CONFIG,
     OF_SERVICE,
     SECRET,
+    DevicePaths,
     Enrolment,
-    Places,
 )
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.joining import TOKEN_PREFIX
@@ -205,7 +205,7 @@ def _write_device(
     cloud: CloudConfig,
     device: str,
     secret: bytes,
-    places: Places,
+    places: DevicePaths,
     certificate: str | None,
 ) -> None:
     """Write a device's files: secret, edge.toml, its certificate and that of the broker's authority."""

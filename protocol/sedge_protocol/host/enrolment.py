@@ -40,15 +40,15 @@ train = "train.npz"
 """
 
 
-class Places(NamedTuple):
+class DevicePaths(NamedTuple):
     """The paths of the device's secret file and state folder, as written to ``edge.toml``."""
 
     secret_file: str
     state_dir: str
 
 
-BESIDE = Places(SECRET, "state")
-OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
+BESIDE = DevicePaths(SECRET, "state")
+OF_SERVICE = DevicePaths("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,7 +82,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         return _line(self)
 
-    def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
+    def public_files(self, places: DevicePaths = BESIDE, remark: str = "") -> dict[str, str]:
         """Return the files of rule E2, without the secret, as a dict from file name to text.
 
         ``remark`` is inserted after the TLS lines of ``edge.toml``.

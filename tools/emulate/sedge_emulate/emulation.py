@@ -32,7 +32,7 @@ from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.hello import PROGRAMS, announced
 from sedge_emulate.model import ModelSource, Sample, code_hash
 from sedge_emulate.result import ModelSize, StrategyResult, write_whole
-from sedge_emulate.workers.preparation import Prepared, prepare
+from sedge_emulate.workers.preparation import Preparation, prepare
 from sedge_emulate.workers.processes import in_process
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
@@ -242,7 +242,7 @@ def locked(out: Path) -> Generator[None]:
 
 def export_forms(
     setup: WorkerSetup, dataset: Dataset, config: EmulationConfig, fresh: bool = False
-) -> Prepared:
+) -> Preparation:
     """Export the model in each of its widths, in a separate process.
 
     Raises ``DataError`` for data that every device would decline to train on.
@@ -251,7 +251,7 @@ def export_forms(
     forms = list(zip(config.model.widths, folders, strict=True))
     sample = Sample.of(source, dataset)
     seed = config.seed if config.model.seed is None else config.model.seed
-    prepared: Prepared = in_process(prepare, setup, sample, seed, forms, fresh)
+    prepared: Preparation = in_process(prepare, setup, sample, seed, forms, fresh)
     for folder in folders:
         manifest = load(folder)[0].manifest
         fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)

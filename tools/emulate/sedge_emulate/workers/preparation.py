@@ -18,7 +18,7 @@ from sedge_protocol.wire.bundle import load
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Preparation:
     """The result of ``prepare``: whether all exports came from the cache, and notes to show to the user."""
 
     from_cache: bool
@@ -31,7 +31,7 @@ def prepare(
     seed: int,
     forms: Sequence[tuple[float, Path]],
     fresh: bool = False,
-) -> Prepared:
+) -> Preparation:
     """Export each form of the model, and check the trainer.
 
     ``forms`` lists each form's share of dropped channels and its folder. With ``fresh``, nothing is
@@ -46,7 +46,7 @@ def prepare(
     if setup.trainer.device == "cpu":  # a GPU's checks depend on more than the digest covers
         for _, folder in forms:
             trainer_for(setup, load(folder)[0], sample.rows, notes.append, cache)
-    return Prepared(all(cached), list(dict.fromkeys(notes)))
+    return Preparation(all(cached), list(dict.fromkeys(notes)))
 
 
 def _exported(

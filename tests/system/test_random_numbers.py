@@ -16,7 +16,7 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export import export
@@ -103,7 +103,7 @@ def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
     # Channels, attention's scores, its output, the feed-forward's inside and outside, branches.
     masks = BATCH * (4 + 2 * 24 * 24 + 24 * 6 + 24 * 8 + 24 * 6 + 1)
     assert bundle.manifest.noise == masks and not bundle.manifest.padding_is_safe
-    problem = Problem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (1, 8, 8)))
+    problem = TrainingProblem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (1, 8, 8)))
     theta = problem.network.theta
     wanted = by_backend(bundle, ONNXRUNTIME, theta, (1, 8, 8))
     task = Task(TrainRequest(theta, TRAINING, SEED), data((1, 8, 8)))
@@ -139,7 +139,7 @@ def test_the_smallest_and_the_largest_number_train(
     torch.manual_seed(0)
     model = Relaxed()
     bundle = exported(model, (12,), tmp_path, ONNXRUNTIME)
-    problem = Problem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (12,)))
+    problem = TrainingProblem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (12,)))
     theta = problem.network.theta
     task = Task(TrainRequest(theta, TRAINING, SEED), data((12,)))
     (found,) = AutogradTrainer(problem, "fp32", torch.device("cpu")).train([task])

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import Wrong, check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_emulate.training.vectorised import VectorisedTrainer
@@ -165,7 +165,7 @@ def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
     Returns each trainer's name, or "not" and the error if it trains wrongly.
     """
     manifest, cpu = bundle.manifest, torch.device("cpu")
-    problem = Problem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
+    problem = TrainingProblem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
     wanted = references(problem)
     opened: list[Callable[[], FleetTrainer]] = [
         lambda: AutogradTrainer(problem, "fp32", cpu),

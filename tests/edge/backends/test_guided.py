@@ -21,7 +21,7 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.preparation import prepare
 from sedge_edge.training.trainer import Guidance, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Task
 from sedge_export.exporter import export
 from sedge_protocol.errors import CodecError, ConfigError
@@ -133,7 +133,7 @@ def test_every_trainer_is_the_twin(
         for backend in (ONNXRUNTIME, TORCH)
     ]
     objective = CLASSIFICATION._replace(guided=loss)
-    problem = Problem(model, objective, B, TensorSpec("float32", (1, 6, 6)))
+    problem = TrainingProblem(model, objective, B, TensorSpec("float32", (1, 6, 6)))
     (emulated,) = AutogradTrainer(problem, "fp32", torch.device("cpu")).train(
         [Task(request, data())]
     )

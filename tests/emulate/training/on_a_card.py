@@ -23,7 +23,7 @@ from sedge_emulate.training import vectorised as trainer_module
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import Block, Ends
 from sedge_emulate.training.fitting import most_devices, place_bytes
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import avgcnn, resnet8
@@ -49,11 +49,11 @@ TRAININGS = {
 }  # fmt: skip
 
 
-def vectorised(of: Problem, **options: Any) -> VectorisedTrainer:
+def vectorised(of: TrainingProblem, **options: Any) -> VectorisedTrainer:
     return VectorisedTrainer(of, options.pop("precision", "fp32"), CARD, 4, **options)
 
 
-def one_by_one(of: Problem, **options: Any) -> AutogradTrainer:
+def one_by_one(of: TrainingProblem, **options: Any) -> AutogradTrainer:
     return AutogradTrainer(of, options.pop("precision", "fp32"), CARD, **options)
 
 
@@ -63,13 +63,13 @@ TRAINERS: dict[str, Callable[..., FleetTrainer]] = {
 }
 
 
-def dropping() -> Problem:
+def dropping() -> TrainingProblem:
     """A model whose steps take random numbers."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.Dropout(0.5), nn.Linear(6, 5))
-    return Problem(module, CLASSIFICATION, BATCH, TensorSpec("float32", (3, 4)))
+    return TrainingProblem(module, CLASSIFICATION, BATCH, TensorSpec("float32", (3, 4)))
 
 
-def ready(name: str) -> Problem:
+def ready(name: str) -> TrainingProblem:
     """A problem, with all of it that is looked at before any training."""
     of = dropping() if name == "dropout" else problem(name)
     assert of.network.layout.size
@@ -77,7 +77,7 @@ def ready(name: str) -> Problem:
     return of
 
 
-def tasks_for(of: Problem, training: Training) -> list[Task]:
+def tasks_for(of: TrainingProblem, training: Training) -> list[Task]:
     """A plain training, and one with all that an order asks for: anchor, correction, gradient."""
     plain, full = trainings.devices(of, training, (BATCH + 1, 3))
     (correction,) = trainings.corrections(of, 1)
@@ -87,7 +87,7 @@ def tasks_for(of: Problem, training: Training) -> list[Task]:
     ]
 
 
-def trains(trainer: FleetTrainer, of: Problem, training: Training) -> None:
+def trains(trainer: FleetTrainer, of: TrainingProblem, training: Training) -> None:
     for task in tasks_for(of, training):
         (end,) = trainer.train([task])
         assert isinstance(end, Trained), end
@@ -114,7 +114,9 @@ def test_no_option_of_a_training_and_no_part_of_a_task_is_left_out() -> None:
     }
 
 
-def no_step_waits(host: Host, trainer: FleetTrainer, of: Problem, training: Training) -> None:
+def no_step_waits(
+    host: Host, trainer: FleetTrainer, of: TrainingProblem, training: Training
+) -> None:
     """A training of two epochs makes the host wait as often as one of a single epoch."""
     counts: list[tuple[list[str], list[str]]] = []
     for epochs in (1, 2):
@@ -223,7 +225,11 @@ PLACES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 def peak_bytes(
-    of: Problem, convolutions: Convolutions, width: int, work: str, monkeypatch: pytest.MonkeyPatch
+    of: TrainingProblem,
+    convolutions: Convolutions,
+    width: int,
+    work: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> int:
     """The most that lives on the card in a training or an evaluation of so many devices."""
     theta, size = of.network.theta, of.network.layout.size
@@ -273,7 +279,7 @@ def test_what_fits_into_80_gb(
 ) -> None:
     """Neither more than the card has, nor less than half of what it could."""
     make, shape, batch_size = PLACES[model]
-    of = Problem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
+    of = TrainingProblem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
     assert of.network.layout.size and not of.noise
     planned = place_bytes(of, convolutions)
     peaks = {

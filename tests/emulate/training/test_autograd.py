@@ -10,14 +10,14 @@ from tests.emulate.training.trainings import BATCH, PLAIN, problem
 from sedge_edge.training.batches import Permutations
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.training import Training
 
 CPU = torch.device("cpu")
 
 
-def opened(of: Problem) -> AutogradTrainer:
+def opened(of: TrainingProblem) -> AutogradTrainer:
     return AutogradTrainer(of, "fp32", CPU)
 
 
@@ -31,7 +31,7 @@ def test_somebody_elses_shuffles() -> None:
 
     shuffles: Permutations = backwards
     of = problem("mlp")
-    other = Problem(of.module, of.objective, of.batch_size, of.input, shuffles=shuffles)
+    other = TrainingProblem(of.module, of.objective, of.batch_size, of.input, shuffles=shuffles)
     (task, *_) = trainings.devices(of, PLAIN)
     own, others = (trainings.trained(opened(p), [task])[0] for p in (of, other))
     assert (own.theta != others.theta).any()

@@ -20,7 +20,7 @@ from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import References, Wrong, check, references
 from sedge_emulate.training.module import Module
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.errors import ExportError
@@ -44,7 +44,7 @@ def opened() -> AutogradTrainer:
 class Faulty(AutogradTrainer):
     """A trainer with one thing wrong."""
 
-    def __init__(self, spoil: Callable[[Task, Trained], Trained], of: Problem = OF) -> None:
+    def __init__(self, spoil: Callable[[Task, Trained], Trained], of: TrainingProblem = OF) -> None:
         super().__init__(of, "fp32", CPU)
         self.name = "faulty"
         self._spoil = spoil
@@ -57,7 +57,7 @@ class Faulty(AutogradTrainer):
         ]
 
 
-def unlearned(of: Problem, tensor: str) -> Faulty:
+def unlearned(of: TrainingProblem, tensor: str) -> Faulty:
     """A trainer in which a tensor learns nothing: torch.compile's fault with convolutions."""
     place = of.network.layout.by_name[tensor].slice
 
@@ -91,9 +91,9 @@ def normalised() -> nn.Module:
     )  # fmt: skip
 
 
-def problem_of(model: nn.Module, batch_size: int) -> Problem:
+def problem_of(model: nn.Module, batch_size: int) -> TrainingProblem:
     row = TensorSpec("float32", (1, 28, 28))
-    return Problem(model, CLASSIFICATION, batch_size, row, shuffles=permutations)
+    return TrainingProblem(model, CLASSIFICATION, batch_size, row, shuffles=permutations)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -108,7 +108,7 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
     """At the usual rates two right trainings of this network have nothing in common after three steps."""
     torch.manual_seed(0)
     row = TensorSpec("float32", (3, 8, 8))
-    of = Problem(resnet18(8), CLASSIFICATION, 8, row, shuffles=permutations)
+    of = TrainingProblem(resnet18(8), CLASSIFICATION, 8, row, shuffles=permutations)
     found = references(of)
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
     with pytest.raises(Wrong, match=r"gradient of '0\.0\.weight' is zero"):
@@ -251,7 +251,7 @@ def test_divergence_is_wrong_here(wanted: References) -> None:
     ("shape", "model"), [((3, 8, 8), OF.module), ((2, 8, 8), nn.Conv2d(2, 3, 3))]
 )
 def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.Module) -> None:
-    of = Problem(model, OF.objective, 8, TensorSpec("float32", shape))
+    of = TrainingProblem(model, OF.objective, 8, TensorSpec("float32", shape))
     with pytest.raises(ExportError, match=r"expected outputs \(B, C, ...\) for rows of float32"):
         references(of)
 
@@ -272,7 +272,7 @@ def test_a_model_that_takes_no_random_rows_is_checked_on_real_ones() -> None:
     rng = np.random.default_rng(0)
     sample = rng.standard_normal((40, 3), np.float32)
     sample[:, 2] = rng.integers(0, 3, 40)
-    of = Problem(Coded(), OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
+    of = TrainingProblem(Coded(), OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
     found = references(of)
     assert {code for task in found.tasks for code in task.examples.inputs[:, 2]} == {0, 1, 2}
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)

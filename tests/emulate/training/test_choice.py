@@ -16,7 +16,7 @@ from sedge_emulate.training import choice
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import Wrong
 from sedge_emulate.training.choice import open_trainer, ruled
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Task, Unsupported
 from sedge_export import export
 from sedge_protocol.errors import ConfigError
@@ -26,7 +26,7 @@ OF = problem("mlp")
 
 
 def opened(
-    of: Problem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu",
+    of: TrainingProblem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu",
     tf32: bool = False, graphs: bool = False, convolutions: Convolutions = "grouped",
 ) -> FleetTrainer:  # fmt: skip
     return open_trainer(
@@ -165,7 +165,7 @@ def test_the_chosen_form_reaches_the_trainer() -> None:
     """It refuses what it does not have."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Conv3d(1, 2, 2), nn.Flatten(), nn.Linear(2, 2))
-    of = Problem(module, OF.objective, 2, TensorSpec("float32", (1, 2, 2, 2)))
+    of = TrainingProblem(module, OF.objective, 2, TensorSpec("float32", (1, 2, 2, 2)))
     with pytest.raises(ConfigError, match=r"trainer: found 'vectorised'.*3-D convolution"):
         opened(of, name="vectorised", convolutions="unfold")
 

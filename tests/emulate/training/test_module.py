@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.bundle import TensorSpec
 
@@ -31,9 +31,9 @@ class Partial(nn.Module):
         return found
 
 
-def partial() -> Problem:
+def partial() -> TrainingProblem:
     torch.manual_seed(4)
-    return Problem(Partial(), CLASSIFICATION, 8, TensorSpec("float32", (1, 8, 8)))
+    return TrainingProblem(Partial(), CLASSIFICATION, 8, TensorSpec("float32", (1, 8, 8)))
 
 
 def test_tied_frozen_and_unused_parameters() -> None:
@@ -57,7 +57,7 @@ def test_a_group_norm_whose_input_needs_no_gradient() -> None:
     torch.manual_seed(6)
     model = nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(),
                           nn.Linear(144, CLASSES))  # fmt: skip
-    of = Problem(model, CLASSIFICATION, 8, TensorSpec("float32", (4, 8, 8)))
+    of = TrainingProblem(model, CLASSIFICATION, 8, TensorSpec("float32", (4, 8, 8)))
     trainer = AutogradTrainer(of, "fp32", CPU)
     check(trainer, of, "fp32", references(of))
     trainings.check_agreement(trainer, VectorisedTrainer(of, "fp32", CPU, 2), of)
@@ -67,5 +67,5 @@ def test_tokens() -> None:
     """Inputs of whole numbers."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(24, CLASSES))
-    of = Problem(model, CLASSIFICATION, 8, TensorSpec("int64", (4,)))
+    of = TrainingProblem(model, CLASSIFICATION, 8, TensorSpec("int64", (4,)))
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))

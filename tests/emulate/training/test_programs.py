@@ -13,7 +13,7 @@ from tests.emulate.training.trainings import BATCH, CLASSES, problem
 
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.tasks import Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
@@ -23,7 +23,7 @@ from sedge_protocol.wire.bundle import Bundle, load
 CPU = torch.device("cpu")
 
 
-def bundle_of(of: Problem, folder: Path) -> Bundle:
+def bundle_of(of: TrainingProblem, folder: Path) -> Bundle:
     sample = torch.randn(BATCH, *of.input.shape)
     export(of.module, sample, batch_size=BATCH, name="it", num_classes=CLASSES, folder=folder)
     return load(folder)[0]
@@ -32,13 +32,13 @@ def bundle_of(of: Problem, folder: Path) -> Bundle:
 @pytest.fixture(scope="module", params=["cnn", "batchnorm"])
 def exported(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Problem, Bundle]:
+) -> tuple[TrainingProblem, Bundle]:
     of = problem(request.param)
     return of, bundle_of(of, tmp_path_factory.mktemp(request.param))
 
 
 def test_it_is_a_device_and_the_batched_trainers_agree_with_it(
-    exported: tuple[Problem, Bundle],
+    exported: tuple[TrainingProblem, Bundle],
 ) -> None:
     of, bundle = exported
     device = OnnxFleet(of, "fp32", bundle)

@@ -7,7 +7,7 @@ from torch import nn
 from sedge_edge.backends.rows import Objective, row_loss, row_metric
 from sedge_emulate.training.checks import Wrong, check, references
 from sedge_emulate.training.choice import open_trainer
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import Loss, TargetKind, default_metric
 
@@ -42,6 +42,6 @@ def test_a_trainer_of_other_targets_passes_its_checks(case: str, name: str) -> N
     def doubled(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return 2 * loss(output, y)
 
-    other = Problem(model, Objective(doubled, metric), 8, ROW, target)
+    other = TrainingProblem(model, Objective(doubled, metric), 8, ROW, target)
     with pytest.raises(Wrong):
         check(trainer, other, "fp32", references(other))

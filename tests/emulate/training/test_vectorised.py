@@ -7,14 +7,14 @@ from tests.emulate.training.trainings import PLAIN, PULLED, problem
 
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
 
 CPU = torch.device("cpu")
 
 
-def opened(of: Problem, width: int = 2) -> VectorisedTrainer:
+def opened(of: TrainingProblem, width: int = 2) -> VectorisedTrainer:
     return VectorisedTrainer(of, "fp32", CPU, width)
 
 

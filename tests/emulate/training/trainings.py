@@ -14,7 +14,7 @@ from torch import nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import SecondModel, Trained, TrainingDiverged, TrainRequest
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_export.models import ResNet8, avgcnn
 from sedge_protocol.errors import CodecError
@@ -80,11 +80,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def problem(name: str, batch_size: int = BATCH) -> Problem:
+def problem(name: str, batch_size: int = BATCH) -> TrainingProblem:
     """A model with fixed values."""
     torch.manual_seed(3)
     make, shape = MODELS[name]
-    return Problem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
+    return TrainingProblem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
 
 
 def examples(shape: tuple[int, ...], count: int, seed: int) -> Examples:
@@ -95,7 +95,9 @@ def examples(shape: tuple[int, ...], count: int, seed: int) -> Examples:
     return Examples(x, rng.integers(0, CLASSES, count))
 
 
-def devices(of: Problem, training: Training, sizes: Sequence[int] = (20, 8, 3)) -> list[Task]:
+def devices(
+    of: TrainingProblem, training: Training, sizes: Sequence[int] = (20, 8, 3)
+) -> list[Task]:
     """A task for each number of examples: with batches of 8 three steps, one, and one of three rows."""
     rng = np.random.default_rng(1)
     tasks: list[Task] = []
@@ -114,7 +116,7 @@ def with_(task: Task, **fields: Any) -> Task:
     return task._replace(request=replace(task.request, **fields))
 
 
-def parameters(of: Problem) -> NDArray[np.bool_]:
+def parameters(of: TrainingProblem) -> NDArray[np.bool_]:
     """Which elements of theta (n,) are parameters, not statistics."""
     layout = of.network.layout
     return ~layout.mask(layout.statistics)
@@ -130,7 +132,12 @@ def trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
 
 
 def agree(
-    of: Problem, start: Theta, found: Theta, wanted: Theta, error: float, still: Sequence[str] = ()
+    of: TrainingProblem,
+    start: Theta,
+    found: Theta,
+    wanted: Theta,
+    error: float,
+    still: Sequence[str] = (),
 ) -> None:
     """Every tensor is off by at most ``error`` of its change; those ``still`` have their first bits."""
     for tensor in of.network.layout.tensors:
@@ -145,24 +152,24 @@ def agree(
         assert off <= error * change + floor, f"{tensor.name}: {off:.2g} of {change:.2g}"
 
 
-def elsewhere(of: Problem, theta: Theta, seed: int = 5) -> Theta:
+def elsewhere(of: TrainingProblem, theta: Theta, seed: int = 5) -> Theta:
     """Another model (n,) near theta (n,), with the same statistics."""
     shift = np.random.default_rng(seed).normal(0, 0.1, len(theta)).astype(np.float32)
     return np.where(parameters(of), theta + shift, theta)
 
 
-def corrections(of: Problem, count: int) -> list[Theta | None]:
+def corrections(of: TrainingProblem, count: int) -> list[Theta | None]:
     """What devices add to their gradients, statistics and all; every second one adds nothing."""
     rng, size = np.random.default_rng(6), of.network.layout.size
     return [None if i % 2 else rng.normal(0, 0.02, size).astype(np.float32) for i in range(count)]
 
 
-def frozen(of: Problem, first: int) -> tuple[str, ...]:
+def frozen(of: TrainingProblem, first: int) -> tuple[str, ...]:
     """Every second tensor, or the others; of parameters and statistics alike."""
     return tuple(of.network.layout.by_name)[first::2]
 
 
-def everything(of: Problem) -> list[Task]:
+def everything(of: TrainingProblem) -> list[Task]:
     """Trainings in which all that a device can be told is switched on, and some plain ones between them."""
     full = structs.replace(
         PULLED, nesterov=True, weight_decay=0.01, clip_norm=1.0, average=0.7, freeze=frozen(of, 1)
@@ -185,7 +192,7 @@ def everything(of: Problem) -> list[Task]:
 
 
 def check_agreement(
-    trainer: FleetTrainer, other: FleetTrainer, of: Problem, error: float = 3e-4
+    trainer: FleetTrainer, other: FleetTrainer, of: TrainingProblem, error: float = 3e-4
 ) -> None:
     """Both trainers end everything alike, this one also with the same bits alone as beside a divergence."""
     tasks = everything(of)
@@ -212,7 +219,7 @@ def check_agreement(
 
 
 def vectors(
-    of: Problem, task: Task, end: Trained
+    of: TrainingProblem, task: Task, end: Trained
 ) -> Iterator[tuple[Theta, Theta, tuple[str, ...]]]:
     """The vectors (n,) of an end, each with where it began and the names of what stays as it was there."""
     request, freeze = task.request, task.request.training.freeze
@@ -232,7 +239,7 @@ def vectors(
 
 
 def check_evaluations(
-    trainer: FleetTrainer, other: FleetTrainer, of: Problem, error: float
+    trainer: FleetTrainer, other: FleetTrainer, of: TrainingProblem, error: float
 ) -> None:
     """Loss and accuracy of several batches and of one; and a loss that is not finite."""
     models = [(task.request.theta, task.examples) for task in devices(of, PLAIN, (200, 9))]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sedge_emulate.training.fitting import kept_bytes
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_export.subject.network import copied
 
 
@@ -26,7 +26,7 @@ class Cost:
     bytes: float
 
 
-def cost(of: Problem) -> Cost:
+def cost(of: TrainingProblem) -> Cost:
     """Return the cost per example of a classifier's step on a full batch."""
     rows = of.batch_size
     x, y = torch.randn(rows, *of.input.shape), torch.zeros(rows, dtype=torch.int64)

@@ -9,7 +9,7 @@ from tools.bench.training import Example
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_export import models
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.training import Training
@@ -58,10 +58,10 @@ def built(example: Example) -> nn.Module:
     return example.build()
 
 
-def problem(example: Example) -> Problem:
+def problem(example: Example) -> TrainingProblem:
     """Return the model in the form that the emulator's trainers expect."""
     row = TensorSpec("float32", example.shape)
-    return Problem(built(example), CLASSIFICATION, example.batch_size, row)
+    return TrainingProblem(built(example), CLASSIFICATION, example.batch_size, row)
 
 
 def examples_of(example: Example) -> int:

@@ -21,7 +21,7 @@ from tools.bench.gpu.subjects import examples_of, problem, subject
 from tools.bench.training import example_tasks
 
 from sedge_emulate.training.checks import References, Wrong, check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Convolutions, Precision, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 
@@ -40,7 +40,7 @@ class Form:
     launches: str = EAGER
     convolutions: Convolutions = "grouped"
 
-    def open(self, of: Problem, device: str, width: int) -> VectorisedTrainer:
+    def open(self, of: TrainingProblem, device: str, width: int) -> VectorisedTrainer:
         """Create a trainer for ``width`` devices at a time."""
         return VectorisedTrainer(
             of,
@@ -139,7 +139,7 @@ def _wrong(name: str, size: Size, device: str, form: Form) -> str:
 
 
 @cache
-def _problem(name: str, size: Size) -> Problem:
+def _problem(name: str, size: Size) -> TrainingProblem:
     return problem(subject(name, size, 1))
 
 

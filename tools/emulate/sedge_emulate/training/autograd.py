@@ -23,7 +23,7 @@ from sedge_edge.training.trainer import Guidance, Trained, TrainingDiverged, eva
 from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.module import Module
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Precision, Task, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
@@ -39,7 +39,12 @@ class AutogradTrainer:
     width = 1
 
     def __init__(
-        self, problem: Problem, precision: Precision, device: torch.device, *, tf32: bool = False
+        self,
+        problem: TrainingProblem,
+        precision: Precision,
+        device: torch.device,
+        *,
+        tf32: bool = False,
     ) -> None:
         self._problem, self._device, self._tf32 = problem, device, tf32
         self._engine = Module(problem, precision, device)

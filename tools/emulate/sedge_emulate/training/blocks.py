@@ -23,7 +23,7 @@ from sedge_edge.training.batches import Batch, evaluation_batches
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.loop import Losses
 from sedge_edge.training.trainer import Trained, TrainingDiverged, evaluation
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Task, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
@@ -194,7 +194,7 @@ _Kind: TypeAlias = tuple[bytes, bool]
 
 
 def train_in_blocks(
-    problem: Problem, tasks: Sequence[Task], width: int, resident: Resident, run: RunBlock
+    problem: TrainingProblem, tasks: Sequence[Task], width: int, resident: Resident, run: RunBlock
 ) -> list[Trained | TrainingDiverged]:
     """Train the tasks in blocks of up to ``width``. Returns their results in the same order."""
     batches = [list(problem.batches(task)) for task in tasks]

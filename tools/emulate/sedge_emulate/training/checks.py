@@ -22,7 +22,7 @@ from sedge_edge.backends.rows import classes_first, cross_entropy
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import TrainingDiverged, TrainRequest
-from sedge_emulate.training.problem import LABELS, Problem
+from sedge_emulate.training.problem import LABELS, TrainingProblem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.inspection.operators import accepts
 from sedge_export.subject.batches import PaddedBatch, Samples, random_samples, whole_rows
@@ -70,7 +70,7 @@ class _Case:
 class References:
     """The cases of the gradient check with torch's results, and the tasks of the composition check."""
 
-    problem: Problem
+    problem: TrainingProblem
     tasks: tuple[Task, ...]
     yardstick: Yardstick
     _devices: tuple[Examples, ...]
@@ -105,7 +105,7 @@ def _rate(theta: Theta, truth: Truth) -> float:
     return max(largest(theta), 1e-3) / truth.steepest
 
 
-def references(problem: Problem) -> References:
+def references(problem: TrainingProblem) -> References:
     """Prepare the checks. Raises ``ExportError`` for a model that does not fit its input."""
     pool, rng = _pool(problem), torch.Generator().manual_seed(0)
 
@@ -128,7 +128,7 @@ def references(problem: Problem) -> References:
     return References(problem, tasks, yardstick, single)
 
 
-def _first_batch(problem: Problem, task: Task) -> PaddedBatch:
+def _first_batch(problem: TrainingProblem, task: Task) -> PaddedBatch:
     """Return the task's first batch, as tensors and with its random numbers."""
     batch = next(problem.batches(task))
     rows, weights = torch.from_numpy(batch.indices), torch.from_numpy(batch.weights)
@@ -138,7 +138,7 @@ def _first_batch(problem: Problem, task: Task) -> PaddedBatch:
 
 
 def check(
-    trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: References
+    trainer: FleetTrainer, problem: TrainingProblem, precision: Precision, wanted: References
 ) -> None:
     """Raise ``Wrong`` unless the trainer passes both checks."""
     left, retries = _CASES, _MAX_RETRIES
@@ -188,7 +188,7 @@ def _check_evaluation(
     truth.of(*sums).check(sums, tolerance)
 
 
-def _pool(problem: Problem) -> Samples:
+def _pool(problem: TrainingProblem) -> Samples:
     """Return examples to draw from: random ones, or the sample's if the model rejects random inputs."""
     row, rng = problem.input, torch.Generator().manual_seed(0)
     sample = torch.zeros(2, *row.shape) if row.dtype == "float32" else _tokens(row.shape)
@@ -209,7 +209,7 @@ def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
     )
 
 
-def _num_outputs(problem: Problem, sample: torch.Tensor) -> int:
+def _num_outputs(problem: TrainingProblem, sample: torch.Tensor) -> int:
     problem.network.model.eval()
     try:
         with torch.no_grad():

@@ -25,7 +25,7 @@ from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Inputs
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.problem import LABELS, Problem
+from sedge_emulate.training.problem import LABELS, TrainingProblem
 from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
@@ -75,7 +75,7 @@ def open_trainer(
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
-    problem = Problem(module, objective, batch_size, input, target, shuffles, parts, sample)
+    problem = TrainingProblem(module, objective, batch_size, input, target, shuffles, parts, sample)
     programs = bundle is not None and shuffles is permutations
 
     def opened(where: torch.device, options: _Options) -> FleetTrainer:
@@ -176,7 +176,7 @@ def _first_line(error: Exception) -> str:
 
 def _open(
     name: str,
-    problem: Problem,
+    problem: TrainingProblem,
     options: _Options,
     device: torch.device,
     bundle: Bundle | None,

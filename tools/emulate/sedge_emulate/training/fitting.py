@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sedge_emulate.training.convolutions import forms
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_export.subject.network import copied
 
@@ -39,7 +39,7 @@ _LEFT = 0.1
 
 
 def fitting_width(
-    problem: Problem,
+    problem: TrainingProblem,
     device: torch.device,
     convolutions: Convolutions = "grouped",
     graphs: bool = False,
@@ -66,7 +66,10 @@ def fitting_width(
 
 
 def most_devices(
-    problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
+    problem: TrainingProblem,
+    memory: int,
+    convolutions: Convolutions = "grouped",
+    graphs: bool = False,
 ) -> int:
     """Return how many devices fit into ``memory`` bytes of a GPU at once."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
@@ -74,7 +77,7 @@ def most_devices(
 
 
 def place_bytes(
-    problem: Problem, convolutions: Convolutions = "grouped", graphs: bool = False
+    problem: TrainingProblem, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
     """Return the bytes that one device takes in training or in evaluation, whichever is larger.
 
@@ -88,12 +91,12 @@ def place_bytes(
     return training + evaluation if graphs else max(training, evaluation)
 
 
-def evaluation_rows(problem: Problem) -> int:
+def evaluation_rows(problem: TrainingProblem) -> int:
     """Return the batch size for an evaluation."""
     return max(problem.batch_size, EVALUATION_ROWS)
 
 
-def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
+def kept_bytes(problem: TrainingProblem, convolutions: Convolutions) -> list[int]:
     """Return the sizes in bytes of the tensors, excluding parameters, that autograd saves for backward."""
     model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
     parameters = {parameter.data_ptr() for parameter in model.parameters()}

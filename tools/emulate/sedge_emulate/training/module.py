@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule
 from sedge_edge.training.steppers.model import Differentiated
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.storage import AxisOrder, Storage
 from sedge_emulate.training.tasks import Precision
 from sedge_export.subject.network import copied
@@ -20,7 +20,9 @@ from sedge_export.subject.network import copied
 class Module:
     """A model on a torch device whose parameters are set from a flat vector."""
 
-    def __init__(self, problem: Problem, precision: Precision, device: torch.device) -> None:
+    def __init__(
+        self, problem: TrainingProblem, precision: Precision, device: torch.device
+    ) -> None:
         layout = problem.network.layout
         model = copied(problem.module)
         for module in model.modules():

@@ -19,7 +19,7 @@ LABELS = TensorSpec("int64", ())
 
 
 @dataclass(frozen=True)
-class Problem:
+class TrainingProblem:
     """A model whose examples have the shape and type ``input``, trained in batches of ``batch_size``.
 
     ``target`` is the type and shape of an example's target, or None if the input is also the target.

@@ -6,7 +6,7 @@ from sedge_edge.backends import open_trainer
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained, TrainingDiverged
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import Precision, Task, Unsupported, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
@@ -22,7 +22,9 @@ class OnnxFleet:
     name = "onnx"
     width = 1
 
-    def __init__(self, problem: Problem, precision: Precision, bundle: Bundle | None) -> None:
+    def __init__(
+        self, problem: TrainingProblem, precision: Precision, bundle: Bundle | None
+    ) -> None:
         if bundle is None:
             raise Unsupported("there is no bundle")
         if precision != "fp32":

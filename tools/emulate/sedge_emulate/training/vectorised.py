@@ -37,7 +37,7 @@ from sedge_emulate.training.convolutions import forms
 from sedge_emulate.training.fitting import evaluation_rows, fitting_width
 from sedge_emulate.training.graphs import Graphed
 from sedge_emulate.training.memory import keep_memory
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import TrainingProblem
 from sedge_emulate.training.tasks import (
     Convolutions,
     Precision,
@@ -63,7 +63,7 @@ class VectorisedTrainer:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: TrainingProblem,
         precision: Precision,
         device: torch.device,
         width: int | None = None,

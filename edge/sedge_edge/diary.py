@@ -28,7 +28,7 @@ def result_text(task: str, before: float, after: float) -> str:
     return f"{after:.4f}" if task == EVALUATE else f"{before:.4f} before, {after:.4f} after"
 
 
-class Result(msgspec.Struct, frozen=True):
+class DiaryEntry(msgspec.Struct, frozen=True):
     """The values of a run's metric before and after the training of a round. ``at`` is in Unix seconds."""
 
     run: str
@@ -59,7 +59,7 @@ class Page(msgspec.Struct, frozen=True):
     heard: float = 0.0
     error: str = ""
     error_at: float = 0.0
-    results: tuple[Result, ...] = ()
+    results: tuple[DiaryEntry, ...] = ()
     day: int = 0
     up: int = 0
     down: int = 0
@@ -104,7 +104,7 @@ class Diary:
     def done(self, report: Report) -> str:
         """Record that the work for a round is done. Returns the line to log."""
         values = report.before.metric, report.after.metric
-        result = Result(
+        result = DiaryEntry(
             report.run, report.round, report.task, *values, report.num_examples, self._clock()
         )
         self._save(results=(*self.page.results, result)[-MOST_RESULTS:])

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_edge.config import EdgeConfig
-from sedge_edge.diary import DAY_S, Result, read_diary, result_text
+from sedge_edge.diary import DAY_S, DiaryEntry, read_diary, result_text
 from sedge_edge.gates import Gates
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.sensors import Sensors
@@ -174,7 +174,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
     )
 
 
-def _done(it: Result) -> Done:
+def _done(it: DiaryEntry) -> Done:
     return Done(it.run, it.round, it.task, it.before, it.after, it.num_examples, _time(it.at))
 
 

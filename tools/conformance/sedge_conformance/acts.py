@@ -16,7 +16,7 @@ from sedge_conformance.run import (
     RATE,
     SOON_S,
     TRAINED_S,
-    Run,
+    ActRun,
     message_of,
 )
 from sedge_conformance.stage import Act, Broken, Cut, Heard, Stage, StartModel, kind_of
@@ -54,7 +54,7 @@ def play(model: StartModel, with_cut: bool = True) -> Callable[[Stage], Act]:
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
             stage.act = act.__name__
-            run = Run(stage, fresh, f"conformance-{number}-{salt}")
+            run = ActRun(stage, fresh, f"conformance-{number}-{salt}")
             try:
                 yield from act(run)
             except Broken as exc:
@@ -64,7 +64,7 @@ def play(model: StartModel, with_cut: bool = True) -> Callable[[Stage], Act]:
     return acts
 
 
-def join(run: Run) -> Act:
+def join(run: ActRun) -> Act:
     """Check that the client sends HELLO until it gets WELCOME, and again after a coordinator's restart."""
     stage = run.stage
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
@@ -83,7 +83,7 @@ def join(run: Run) -> Act:
     )
 
 
-def train(run: Run) -> Act:
+def train(run: ActRun) -> Act:
     """Play a first round: the client downloads bundle and model in chunks, one of which arrives damaged."""
     stage = run.stage
     order = run.order(1, run.model.theta)
@@ -114,7 +114,7 @@ def train(run: Run) -> Act:
     yield from run.settle(uploaded, run.receipt(uploaded))
 
 
-def step(run: Run) -> Act:
+def step(run: ActRun) -> Act:
     """Play later rounds: one order needs two steps to reach its model, and has a patch; evaluations
     follow.
     """
@@ -154,7 +154,7 @@ def step(run: Run) -> Act:
     stage.check("9.1", not stage.shelf.asked_for(order.model), text)
 
 
-def broken_step(run: Run) -> Act:
+def broken_step(run: ActRun) -> Act:
     """Check that the client downloads the whole model, here in int8, if a step yields the wrong model."""
     stage = run.stage
     yield from run.worked(run.order(1, run.model.theta))
@@ -168,7 +168,7 @@ def broken_step(run: Run) -> Act:
     )
 
 
-def patched(run: Run) -> Act:
+def patched(run: ActRun) -> Act:
     """Play an order whose patch is a separate blob, then one that asks for no update."""
     stage, theta = run.stage, run.model.theta
     where = np.arange(0, theta.size, 2, dtype=np.uint32)
@@ -185,7 +185,7 @@ def patched(run: Run) -> Act:
     yield from run.worked(run.order(3, theta, work=silent))
 
 
-def kept(run: Run) -> Act:
+def kept(run: ActRun) -> Act:
     """Check that the device keeps a tensor of its own last model, and sends no change to it."""
     stage, theta = run.stage, run.model.theta
     uploaded = yield from run.worked(run.order(1, theta))
@@ -203,7 +203,7 @@ def kept(run: Run) -> Act:
     yield from run.started_from(again, start, "a kept tensor comes from the device's own model")
 
 
-def restart(run: Run) -> Act:
+def restart(run: ActRun) -> Act:
     """Restart the coordinator between offer and receipt, so that the round is over when it returns."""
     stage = run.stage
     order = run.order(1, run.model.theta)
@@ -224,7 +224,7 @@ def restart(run: Run) -> Act:
     yield from stage.quiet("3.6", text, run.mine(Offer), QUIET_S)
 
 
-def cut(run: Run) -> Act:
+def cut(run: ActRun) -> Act:
     """Break the client's connection between offer and receipt."""
     stage = run.stage
     order = run.order(1, run.model.theta)
@@ -236,7 +236,7 @@ def cut(run: Run) -> Act:
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
 
 
-def reject(run: Run) -> Act:
+def reject(run: ActRun) -> Act:
     """Check that the client never offers a rejected update again."""
     order = run.order(1, run.model.theta)
     yield run.stage.say(order)
@@ -246,7 +246,7 @@ def reject(run: Run) -> Act:
     yield from run.settle(uploaded, no)
 
 
-def busy(run: Run) -> Act:
+def busy(run: ActRun) -> Act:
     """Check that the client leaves a busy receiver alone for as long as the receiver says."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
@@ -259,7 +259,7 @@ def busy(run: Run) -> Act:
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
 
 
-def cancel(run: Run) -> Act:
+def cancel(run: ActRun) -> Act:
     """Check that the client does not execute a cancelled order, even if that order is replayed."""
     stage = run.stage
     order = stage.say(run.order(1, run.changed(1)[0]))
@@ -270,7 +270,7 @@ def cancel(run: Run) -> Act:
     yield from stage.quiet("3.6", "a replayed order is dropped", run.is_about, QUIET_S)
 
 
-def unknown(run: Run) -> Act:
+def unknown(run: ActRun) -> Act:
     """Check that the client ignores features of a later version or, if it cannot, declines the order."""
     stage = run.stage
     yield stage.say_raw(UNKNOWN_KIND, b"\x80")
@@ -300,7 +300,7 @@ def unknown(run: Run) -> Act:
     yield from stage.expect("B4", text, run.mine(Decline, 5), SOON_S)
 
 
-def repeated(run: Run) -> Act:
+def repeated(run: ActRun) -> Act:
     """Repeat an order while its update waits for the receipt."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
@@ -311,7 +311,7 @@ def repeated(run: Run) -> Act:
     yield from stage.quiet("5.7", text, run.is_about, QUIET_S)
 
 
-def mismatched(run: Run) -> Act:
+def mismatched(run: ActRun) -> Act:
     """Send orders whose model or patch does not match its hash, or that need an unannounced extension."""
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
@@ -342,7 +342,7 @@ def mismatched(run: Run) -> Act:
             stage.check(rule, False, text)
 
 
-def placed(run: Run) -> Act:
+def placed(run: ActRun) -> Act:
     """Send an order that names an unreachable web server, so the client must get the model over MQTT."""
     stage = run.stage
     order = run.order(1, run.changed(1)[0])
@@ -359,7 +359,7 @@ def placed(run: Run) -> Act:
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
 
 
-def renew(run: Run) -> Act:
+def renew(run: ActRun) -> Act:
     """Check that a client that can change its secret gives the same valid JOIN to identical requests."""
     stage = run.stage
     if stage.hello is None or RENEWS not in stage.hello.codecs:

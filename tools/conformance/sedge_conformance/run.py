@@ -43,7 +43,7 @@ class Uploaded:
     delta: SparseVector | None
 
 
-class Run:
+class ActRun:
     """The run of a single act: it makes the orders and receives the updates."""
 
     def __init__(self, stage: Stage, model: StartModel, name: str) -> None:

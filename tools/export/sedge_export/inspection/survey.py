@@ -36,7 +36,7 @@ _ADVICE = "a program would repeat the same outcome for ever"
 
 
 @dataclass(frozen=True)
-class Run:
+class ForwardRun:
     """A model's output, its modules' outputs in order of completion, and its count of random numbers."""
 
     output: object
@@ -164,7 +164,7 @@ def _seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def run(model: nn.Module, x: Tensor) -> Run:
+def run(model: nn.Module, x: Tensor) -> ForwardRun:
     """Run the model on ``x``. In training mode, its random numbers are all 0.5."""
     found: list[tuple[str, Tensor]] = []
 
@@ -183,7 +183,7 @@ def run(model: nn.Module, x: Tensor) -> Run:
     finally:
         for hook in hooks:
             hook.remove()
-    return Run(output, found, source.count if source else 0)
+    return ForwardRun(output, found, source.count if source else 0)
 
 
 def _compare(expected: Sums, found: Sums) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sedge_export.inspection.survey import Sums, Watch, run
+from sedge_export.inspection.survey import DrawDetector, Sums, run
 from sedge_export.subject.network import BATCH_NORMS
 from sedge_export.subject.source import bare_name, here, place, reason
 from sedge_export.subject.subject import require_known
@@ -54,7 +54,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._x = torch.empty(0)
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
-        self._watch = Watch(model, self._here)
+        self._watch = DrawDetector(model, self._here)
 
     def where(self, operator: OpOverload) -> str:
         """Return where the operator is called, as `` (module 'enc.attn', net.py:31)``; '' if unknown."""

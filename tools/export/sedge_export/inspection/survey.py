@@ -1,7 +1,7 @@
 """Two surveys of a model for hidden randomness and hidden state, which a program would freeze.
 
 Tracing turns numbers from Python's random generators, and values of counters, into constants. So the
-model runs eagerly, in both modes, under two surveys, neither of which may find anything. ``Watch``
+model runs eagerly, in both modes, under two surveys, neither of which may find anything. ``DrawDetector``
 observes the sources: all random generators that a forward pass can reach. ``survey`` observes the
 results: a copy that has seen other data and runs with other seeds must give the same bits as a fresh
 copy, and must no longer change its attributes and buffers. So a cache that is filled once is allowed.
@@ -51,7 +51,7 @@ class ForwardRun:
         ]
 
 
-class Watch:
+class DrawDetector:
     """Detects the first random number that a known generator draws.
 
     ``drawn`` then says which generator it was, and where.

@@ -43,7 +43,7 @@ NOT_THE_BUNDLES = frozenset(
 )
 
 
-class Group(msgspec.Struct):
+class Responses(msgspec.Struct):
     """The answers of devices with one bundle: which devices succeeded, and why the others failed.
 
     ``silent`` counts each device's unanswered orders. ``asked`` maps a device to the last round in which it
@@ -72,8 +72,8 @@ class Group(msgspec.Struct):
 class Tally(msgspec.Struct):
     """The outcomes of devices with the new bundle, and of other devices, since a rollout's first round."""
 
-    new: Group = msgspec.field(default_factory=Group)
-    others: Group = msgspec.field(default_factory=Group)
+    new: Responses = msgspec.field(default_factory=Responses)
+    others: Responses = msgspec.field(default_factory=Responses)
 
     def changes(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         """Return how each device's metrics before and after training have changed, for both groups."""
@@ -240,7 +240,7 @@ def next_phase(
 
 
 def awaited(
-    row: RolloutRow, progress: RolloutProgress, devices: Iterable[str], new: Group
+    row: RolloutRow, progress: RolloutProgress, devices: Iterable[str], new: Responses
 ) -> list[str]:
     """Return which of the ``devices`` are in the rollout and have neither succeeded nor failed."""
     known = {*progress.failed, *new.failed, *new.succeeded}
@@ -275,7 +275,7 @@ def absent(
     progress: RolloutProgress,
     store: Rows,
     newest: Set[str],
-    new: Group,
+    new: Responses,
     at: float,
 ) -> set[str]:
     """Return which of the ``newest`` devices a small phase does not wait for.
@@ -304,7 +304,7 @@ def _is_through(
     row: RolloutRow,
     plan: RolloutPlan,
     progress: RolloutProgress,
-    new: Group,
+    new: Responses,
     at: float,
     reachable: Set[str],
 ) -> bool:

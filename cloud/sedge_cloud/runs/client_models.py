@@ -46,7 +46,7 @@ class ClientModels:
 
     def of(self, device: str) -> ClientModel:
         """Return a device's client model, with its group."""
-        group = Group(self, self._groups.get(device, ()))
+        group = TrustedModels(self, self._groups.get(device, ()))
         return replace(self.alone(device), group=group)
 
     def alone(self, device: str) -> ClientModel:
@@ -77,7 +77,7 @@ class ClientModels:
 
 
 @dataclass(frozen=True)
-class Group:
+class TrustedModels:
     """The trusted models of these devices, in this order, each decoded when iteration reaches it.
 
     A member may have become untrusted since the group was formed. An update that was shortened in the

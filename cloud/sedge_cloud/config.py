@@ -88,7 +88,7 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every round; if empty, all take part."""
 
 
-class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EarlierPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of a run that came before it was resumed.
 
     It ends with round ``last``. Of its ``num_rounds`` planned training rounds, ``trained`` were completed.
@@ -159,7 +159,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Evaluation rounds are counted from the beginning of each stage.
     """
 
-    earlier: tuple[Stage, ...] = ()
+    earlier: tuple[EarlierPart, ...] = ()
 
     def training_in(self, number: int) -> Training:
         """Return the training options for round ``number``, counted from 1.

@@ -8,7 +8,7 @@ import msgspec
 
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
-from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.config import EarlierPart, RunConfig
 from sedge_cloud.privacy import PrivacyBudget, bought_line, first_budget
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
@@ -297,7 +297,7 @@ def _resumed(
         expected = f"more than the {done} training rounds that run {name} has completed"
         raise ConfigError("--rounds", num_rounds, expected)
     if wanted > done and (spent or done >= config.num_rounds):
-        stage = Stage(config.num_rounds, done, spent or config.total_rounds)
+        stage = EarlierPart(config.num_rounds, done, spent or config.total_rounds)
         config = msgspec.structs.replace(config, earlier=(*config.earlier, stage))
     return check_run(msgspec.structs.replace(config, num_rounds=wanted))
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, began, small_update
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
-from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.config import EarlierPart, RunConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.runs import garbage as run_stores
@@ -115,15 +115,15 @@ def rounds_of(config: RunConfig) -> str:
     ("every", "evaluate", "earlier", "num_rounds", "expected"),
     [
         (0, True, (), 3, "TTTe"),
-        (0, True, (Stage(3, 3, 4),), 5, "TTTeTTe"),
-        (0, True, (Stage(3, 3, 4), Stage(5, 5, 7)), 6, "TTTeTTeTe"),
-        (2, True, (Stage(3, 3, 5),), 6, "TTeTeTTeTe"),
-        (0, False, (Stage(2, 2, 3),), 4, "TTeTT"),  # the third was for newcomers
-        (0, True, (Stage(4, 1, 2),), 4, "TeTTTe"),  # the second failed
+        (0, True, (EarlierPart(3, 3, 4),), 5, "TTTeTTe"),
+        (0, True, (EarlierPart(3, 3, 4), EarlierPart(5, 5, 7)), 6, "TTTeTTeTe"),
+        (2, True, (EarlierPart(3, 3, 5),), 6, "TTeTeTTeTe"),
+        (0, False, (EarlierPart(2, 2, 3),), 4, "TTeTT"),  # the third was for newcomers
+        (0, True, (EarlierPart(4, 1, 2),), 4, "TeTTTe"),  # the second failed
     ],
 )
 def test_the_rounds_of_an_extended_run(
-    every: int, evaluate: bool, earlier: tuple[Stage, ...], num_rounds: int, expected: str
+    every: int, evaluate: bool, earlier: tuple[EarlierPart, ...], num_rounds: int, expected: str
 ) -> None:
     config = RunConfig(
         strategy="fedavg", num_rounds=num_rounds, evaluate=evaluate, evaluate_every=every, earlier=earlier

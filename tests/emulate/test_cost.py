@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sedge_emulate import cost as costs
 from sedge_emulate.__main__ import main
 from sedge_emulate.cost import Prices, Use, measured, month
-from sedge_emulate.emulation import Stage
+from sedge_emulate.emulation import SharedSetup
 from sedge_emulate.result import Result, StrategyResult
 from sedge_emulate.run import emulate
 from sedge_protocol.errors import DataError
@@ -72,7 +72,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     fleet.write_text(FLEET)
     kept: list[Result] = []
 
-    def keep(*arguments: Any) -> tuple[Stage, Result]:
+    def keep(*arguments: Any) -> tuple[SharedSetup, Result]:
         stage, result = emulate(*arguments)
         kept.append(result)
         return stage, result

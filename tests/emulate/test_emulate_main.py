@@ -24,7 +24,7 @@ from tools.bench.parts.real_fleet import wait_until
 from sedge_emulate.__main__ import main
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.data.datasets import digits
-from sedge_emulate.emulation import Stage
+from sedge_emulate.emulation import SharedSetup
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_emulate.strategy_run import result_of
 from sedge_protocol.errors import StorageError
@@ -409,7 +409,7 @@ def test_what_another_strategy_goes_on_from_is_not_cleared_away(
     """Killed in the second of two, and resumed with the first alone."""
 
     def killed(
-        stage: Stage, strategy: StrategyConfig, resume: bool, *arguments: Any
+        stage: SharedSetup, strategy: StrategyConfig, resume: bool, *arguments: Any
     ) -> StrategyResult:
         if strategy.label == "B":
             raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from sedge_emulate.config import (
 )
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import (
-    Stage,
+    SharedSetup,
     StrategyRun,
     clear_away,
     described_split,
@@ -58,14 +58,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def begun(base: Path) -> tuple[Stage, list[str]]:
+def begun(base: Path) -> tuple[SharedSetup, list[str]]:
     """An emulation's folder, just set up, to be copied; and what was said meanwhile."""
     notes: list[str] = []
     return set_up(CONFIG, base, base / "out", False, notes.append, fresh=True), notes
 
 
 @pytest.fixture
-def out(begun: tuple[Stage, list[str]], tmp_path: Path) -> Path:
+def out(begun: tuple[SharedSetup, list[str]], tmp_path: Path) -> Path:
     shutil.copytree(begun[0].out, tmp_path / "out")
     return tmp_path / "out"
 
@@ -74,7 +74,7 @@ def ignore(text: str) -> None:
     pass
 
 
-def resumed(config: EmulationConfig, base: Path, out: Path) -> Stage:
+def resumed(config: EmulationConfig, base: Path, out: Path) -> SharedSetup:
     return set_up(config, base, out, resume=True, note=ignore)
 
 
@@ -105,7 +105,7 @@ def result_of(name: str) -> StrategyResult:
 # Setting up.
 
 
-def test_data_and_model_are_there_and_described(begun: tuple[Stage, list[str]]) -> None:
+def test_data_and_model_are_there_and_described(begun: tuple[SharedSetup, list[str]]) -> None:
     stage, notes = begun
     assert notes == [
         "90 examples of mine.npz on 3 devices, Dir(5); link: memory",
@@ -370,19 +370,21 @@ def test_titles_become_names(title: str, expected: str) -> None:
 
 
 @pytest.fixture
-def strategy_run(base: Path, out: Path) -> tuple[Stage, StrategyRun]:
+def strategy_run(base: Path, out: Path) -> tuple[SharedSetup, StrategyRun]:
     stage = resumed(CONFIG, base, out)
     return stage, strategy_run_of(stage, FEDAVG, resume=True)
 
 
-def test_a_strategy_has_a_run_and_a_folder(strategy_run: tuple[Stage, StrategyRun]) -> None:
+def test_a_strategy_has_a_run_and_a_folder(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
     stage, one = strategy_run
     assert (one.title, one.folder) == ("Fed Avg!", stage.out / "state" / "runs" / "fed-avg")
     assert one.config == CONFIG.run(FEDAVG)
     assert isinstance(one.config, RunConfig)
 
 
-def test_what_has_ended_is_kept_and_its_state_goes(strategy_run: tuple[Stage, StrategyRun]) -> None:
+def test_what_has_ended_is_kept_and_its_state_goes(
+    strategy_run: tuple[SharedSetup, StrategyRun],
+) -> None:
     stage, one = strategy_run
     (one.folder / "cache").mkdir(parents=True)
     assert finished(stage, one) is None
@@ -394,7 +396,7 @@ def test_what_has_ended_is_kept_and_its_state_goes(strategy_run: tuple[Stage, St
     assert finished(stage, replace(one, resumed=False)) is None
 
 
-def test_a_result_is_that_of_its_run_alone(strategy_run: tuple[Stage, StrategyRun]) -> None:
+def test_a_result_is_that_of_its_run_alone(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
     """Resumed with more rounds, or other options under the same title, it is another run."""
     stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
@@ -403,7 +405,7 @@ def test_a_result_is_that_of_its_run_alone(strategy_run: tuple[Stage, StrategyRu
     assert finished(stage, strategy_run_of(stage, LOCAL, resume=True)) is None
 
 
-def test_a_damaged_result_is_named(strategy_run: tuple[Stage, StrategyRun]) -> None:
+def test_a_damaged_result_is_named(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
     stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     (path,) = (stage.out / "state" / "finished").iterdir()
@@ -413,7 +415,7 @@ def test_a_damaged_result_is_named(strategy_run: tuple[Stage, StrategyRun]) -> N
     assert path.name in str(caught.value)
 
 
-def test_in_the_end_only_results_are_left(strategy_run: tuple[Stage, StrategyRun]) -> None:
+def test_in_the_end_only_results_are_left(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
     stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     clear_away(stage, [FEDAVG])
@@ -421,7 +423,7 @@ def test_in_the_end_only_results_are_left(strategy_run: tuple[Stage, StrategyRun
 
 
 def test_state_stays_while_a_strategy_has_not_ended(
-    strategy_run: tuple[Stage, StrategyRun],
+    strategy_run: tuple[SharedSetup, StrategyRun],
 ) -> None:
     stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")

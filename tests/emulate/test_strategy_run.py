@@ -30,7 +30,7 @@ from sedge_emulate.config import (
     TrainerConfig,
 )
 from sedge_emulate.device_classes import ChurnConfig, ClassConfig
-from sedge_emulate.emulation import Stage, set_up, strategy_run_of
+from sedge_emulate.emulation import SharedSetup, set_up, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import page
 from sedge_emulate.result import StrategyResult, read_json
@@ -69,7 +69,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stage(template: Path, tmp_path: Path) -> Stage:
+def stage(template: Path, tmp_path: Path) -> SharedSetup:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     return set_up(CONFIG, tmp_path, tmp_path / "out", resume=True, note=lambda text: None)
 
@@ -84,7 +84,7 @@ def progress(screen: io.StringIO) -> Progress:
     return Progress(Console(file=screen, width=200))
 
 
-def pool_of(stage: Stage) -> Any:
+def pool_of(stage: SharedSetup) -> Any:
     return InlinePool(stage.setup, hold=True)
 
 
@@ -94,7 +94,7 @@ def timeless(result: StrategyResult) -> StrategyResult:
 
 
 def test_a_run_in_which_nothing_was_personal_says_so(
-    stage: Stage, progress: Progress, screen: io.StringIO
+    stage: SharedSetup, progress: Progress, screen: io.StringIO
 ) -> None:
     """At its start, for its options, in the first round that devices return to, and in its result."""
     nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
@@ -112,7 +112,9 @@ def test_a_run_in_which_nothing_was_personal_says_so(
 
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs sedge-fl[privacy]")
-def test_a_private_run_is_emulated_and_comes_out_the_same(stage: Stage, progress: Progress) -> None:
+def test_a_private_run_is_emulated_and_comes_out_the_same(
+    stage: SharedSetup, progress: Progress
+) -> None:
     """What devices measure is seen, and its noise follows from the seed."""
     private = msgspec.structs.replace(
         FEDOBP,
@@ -148,7 +150,9 @@ class Overflowing(given.Given, frozen=True):
         return found if context.round < 1 else context.replaced(np.full_like(found.theta, 1e30))
 
 
-def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.StringIO) -> None:
+def test_a_result_tells_everything(
+    stage: SharedSetup, progress: Progress, screen: io.StringIO
+) -> None:
     pool = pool_of(stage)
     result = result_of(stage, FEDOBP, False, pool, None, progress)
     assert (result.name, result.options) == ("Fed OBP", {"quantile": 0.9})
@@ -208,7 +212,7 @@ def test_every_model_is_tested_on_the_same_examples(
     assert again.before.min < again.before.max  # what is personal differs
 
 
-def test_devices_of_a_class_miss_the_last_rounds(stage: Stage, progress: Progress) -> None:
+def test_devices_of_a_class_miss_the_last_rounds(stage: SharedSetup, progress: Progress) -> None:
     """One misses the last of two rounds, one both; all are there for the final evaluation."""
     classes = (
         ClassConfig("steady"),
@@ -234,7 +238,7 @@ def test_devices_of_a_class_miss_the_last_rounds(stage: Stage, progress: Progres
         msgspec.structs.replace(config, classes=classes[1:]).check()
 
 
-def test_who_learned_with_whom(stage: Stage, progress: Progress, tmp_path: Path) -> None:
+def test_who_learned_with_whom(stage: SharedSetup, progress: Progress, tmp_path: Path) -> None:
     """Of three devices at least the pair that is most alike, in each of two rounds."""
     fedcac = StrategyConfig(name="fedcac")
     result = result_of(stage, fedcac, False, pool_of(stage), None, progress)
@@ -249,7 +253,7 @@ def test_who_learned_with_whom(stage: Stage, progress: Progress, tmp_path: Path)
     assert f"{other} ({rounds})" in html
 
 
-def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:
+def test_a_strategy_that_has_ended_is_not_run_again(stage: SharedSetup, progress: Progress) -> None:
     first = result_of(stage, FEDOBP, False, pool_of(stage), None, progress)
     pool = pool_of(stage)
     assert result_of(stage, FEDOBP, True, pool, None, progress) == first
@@ -260,7 +264,7 @@ def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Prog
 
 
 def test_what_was_trained_before_a_kill_is_not_trained_again(
-    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -278,7 +282,7 @@ def test_what_was_trained_before_a_kill_is_not_trained_again(
 
 
 def test_another_trainer_finds_nothing_in_the_cache(
-    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy_run = strategy_run_of(stage, FEDOBP, True)
 
@@ -293,7 +297,7 @@ def test_another_trainer_finds_nothing_in_the_cache(
     assert len(other.requests) == 3 * DEVICES
 
 
-def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) -> None:
+def test_a_fleet_that_cannot_train_says_why(stage: SharedSetup, progress: Progress) -> None:
     training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
     attempts_exhausted = replace(
         stage, config=msgspec.structs.replace(stage.config, training=training)
@@ -306,7 +310,7 @@ def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) ->
     assert not (stage.out / "models").exists()
 
 
-def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> None:
+def test_a_run_that_cannot_go_on_says_why(stage: SharedSetup, progress: Progress) -> None:
     """A later plan may fail where the first did not."""
     given.clear()
     given.PLANS["device-1"] = lambda context, client: Assignment(width=context.round)
@@ -322,7 +326,7 @@ def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> N
 
 
 def test_a_run_that_fails_with_answers_in_hand_has_no_result(
-    stage: Stage, progress: Progress
+    stage: SharedSetup, progress: Progress
 ) -> None:
     """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
 
@@ -367,7 +371,7 @@ class Ending(given.Given, frozen=True):
     ("own", "epochs", "said"), [("Listing", 3, "not known"), ("Ending", 0, "")]
 )
 def test_a_strategy_that_fails_after_the_last_round_has_a_result(
-    stage: Stage, progress: Progress, own: str, epochs: int, said: str
+    stage: SharedSetup, progress: Progress, own: str, epochs: int, said: str
 ) -> None:
     strategy = StrategyConfig(name=f"tests.emulate.test_strategy_run:{own}", label="mine")
     result = result_of(stage, strategy, False, pool_of(stage), None, progress)
@@ -376,13 +380,13 @@ def test_a_strategy_that_fails_after_the_last_round_has_a_result(
     assert said in "".join(result.remarks)
 
 
-def test_a_strategy_that_there_is_not(stage: Stage, progress: Progress) -> None:
+def test_a_strategy_that_there_is_not(stage: SharedSetup, progress: Progress) -> None:
     strategy_run = strategy_run_of(stage, StrategyConfig(name="fedwhat"), False)
     with pytest.raises(ConfigError, match="fedwhat"):
         run_strategy(stage, strategy_run, pool_of(stage), None, progress)
 
 
-def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> None:
+def test_a_fleet_in_which_nothing_happens(stage: SharedSetup, progress: Progress) -> None:
     """Every message is lost: virtual time would pass for ever."""
     lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
     config = msgspec.structs.replace(stage.config, classes=(lossy,))
@@ -391,7 +395,7 @@ def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> N
         result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
 
 
-def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress) -> None:
+def test_devices_that_come_late_are_waited_for(stage: SharedSetup, progress: Progress) -> None:
     config = msgspec.structs.replace(
         stage.config,
         churn=ChurnConfig(join_within_s=20_000),
@@ -403,7 +407,7 @@ def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress)
 
 
 def test_a_full_disk_of_this_host_is_named(
-    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(blobs: BlobFolder, length: int) -> None:
         raise StorageError(f"disk full: needs {length} bytes")
@@ -416,7 +420,7 @@ def test_a_full_disk_of_this_host_is_named(
 
 
 def test_files_go_though_an_earlier_start_had_other_settings(
-    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asks for its jobs any more: this run has nothing to catch up with. More rounds it has."""
     known: list[bool] = []
@@ -440,7 +444,7 @@ def test_files_go_though_an_earlier_start_had_other_settings(
 
 
 def test_real_devices_are_invited_before_the_fleet_begins(
-    stage: Stage, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    stage: SharedSetup, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Played(Exception):
         pass

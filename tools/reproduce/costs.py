@@ -8,13 +8,13 @@ from typing import cast
 from tools.reproduce.outcome import Size
 
 from sedge_cloud.runs.run import Run
-from sedge_emulate.emulation import Stage
+from sedge_emulate.emulation import SharedSetup
 from sedge_emulate.model import ModelSource
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.watch import Watch
 
 
-def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
+def sizes(stage: SharedSetup, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
     """Return the widths at which devices trained, full width first; () if all trained at full width."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)

@@ -18,7 +18,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import Stage, StrategyRun, export_forms, worker_setup
+from sedge_emulate.emulation import SharedSetup, StrategyRun, export_forms, worker_setup
 from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import ModelSize, spread
@@ -161,7 +161,7 @@ def _run(trial: Trial) -> RunConfig:
     )
 
 
-def _stage(trial: Trial, home: Path) -> Stage:
+def _stage(trial: Trial, home: Path) -> SharedSetup:
     """Prepare the data, the split and the model, once per cell."""
     setting = trial.table.setting
     dataset = setting.dataset()
@@ -183,7 +183,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
     size = load(home / "bundle")[0].manifest.layout.size
     model = ModelSize(name=source.name, parameters=size, dense_bytes=4 * size)
     shares = Shares.open(home / "state" / "data")
-    return Stage(config, dataset.name, trial.table.title, shares, model, source, home)
+    return SharedSetup(config, dataset.name, trial.table.title, shares, model, source, home)
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:

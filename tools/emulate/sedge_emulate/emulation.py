@@ -66,7 +66,7 @@ class StrategyRun:
 
 
 @dataclass(frozen=True)
-class Stage:
+class SharedSetup:
     """What all strategies in an emulation share.
 
     Its memory use does not grow with the number of devices.
@@ -146,7 +146,7 @@ def set_up(
     resume: bool,
     note: Callable[[str], None],
     fresh: bool = False,
-) -> Stage:
+) -> SharedSetup:
     """Split the data, map it from disk and export the model. With ``resume``, earlier results are reused.
 
     With ``fresh``, nothing is taken from the user's cache. Raises ``ConfigError`` if ``resume`` is given
@@ -198,7 +198,7 @@ def set_up(
     when = " earlier (from the cache)" if cached else ""
     note(f"exported and verified{when}: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
-    return Stage(
+    return SharedSetup(
         config, dataset.name, split, mapped, model, source, out, manifest.metric, dataset.sha256
     )
 
@@ -218,7 +218,7 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
     return f"{count:,} examples of {dataset.name} on {config.devices} devices, {how}{rest}"
 
 
-def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
+def clear_away(stage: SharedSetup, strategies: Sequence[StrategyConfig]) -> None:
     """Delete the emulation's state if all ``strategies`` have results; otherwise keep all of it."""
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
@@ -275,7 +275,7 @@ def slug(title: str) -> str:
     return f"{name[:33]}-{digest}".lstrip("-")
 
 
-def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
+def finished(stage: SharedSetup, strategy_run: StrategyRun) -> StrategyResult | None:
     """Load the result of a strategy that finished before the emulation was interrupted, if any."""
     path = _result_path(stage, strategy_run)
     if not strategy_run.resumed or not path.exists():
@@ -286,14 +286,16 @@ def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
         raise StorageError(f"{path}: {exc}; start with --fresh") from exc
 
 
-def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:
+def keep(
+    stage: SharedSetup, strategy_run: StrategyRun, result: StrategyResult, theta: bytes
+) -> None:
     """Save a finished strategy's result and last global model, and delete its state."""
     write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
     write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
     shutil.rmtree(strategy_run.folder, ignore_errors=True)
 
 
-def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> StrategyRun:
+def strategy_run_of(stage: SharedSetup, strategy: StrategyConfig, resume: bool) -> StrategyRun:
     """Return the run of one strategy and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
@@ -314,7 +316,7 @@ def budget_of(run: RunConfig, devices: int) -> PrivacyBudget | None:
     return first_budget(run.privacy, run.fraction_train, run.num_rounds, devices, secret)
 
 
-def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
+def _result_path(stage: SharedSetup, strategy_run: StrategyRun) -> Path:
     run = hashlib.sha256(
         msgspec.json.encode((strategy_run.config, strategy_run.attack))
     ).hexdigest()[:16]

@@ -26,7 +26,7 @@ from sedge_emulate.config import (
 from sedge_emulate.device_classes import (
     ChurnConfig,
 )
-from sedge_emulate.emulation import Stage, clear_away, locked, set_up, unfinished
+from sedge_emulate.emulation import SharedSetup, clear_away, locked, set_up, unfinished
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import write_report
 from sedge_emulate.report.terminal import print_table
@@ -117,7 +117,7 @@ def run_fleet(
 
 def emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
-) -> tuple[Stage, Result]:
+) -> tuple[SharedSetup, Result]:
     """Run every strategy to completion. Returns the stage and the emulation's result."""
     out: Path = arguments.out
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def emulate(
     return stage, _result(arguments, stage, kind, results)
 
 
-def _workers(stage: Stage, ray: str | None) -> Workers:
+def _workers(stage: SharedSetup, ray: str | None) -> Workers:
     """Start the training processes, on this host or, if ``ray`` is given, on that Ray cluster."""
     if ray is None:
         return LocalWorkers(stage.setup, stage.workers)
@@ -149,7 +149,7 @@ def _workers(stage: Stage, ray: str | None) -> Workers:
 
 
 def _result(
-    arguments: argparse.Namespace, stage: Stage, link: str, strategies: list[StrategyResult]
+    arguments: argparse.Namespace, stage: SharedSetup, link: str, strategies: list[StrategyResult]
 ) -> Result:
     return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

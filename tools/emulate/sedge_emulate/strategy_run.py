@@ -16,7 +16,7 @@ from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import ClientModel, Context, Groups
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
-from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
+from sedge_emulate.emulation import SharedSetup, StrategyRun, finished, keep, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import (
     CentralTest,
@@ -42,7 +42,7 @@ Fleet: TypeAlias = VirtualFleet | BrokerFleet
 
 
 def result_of(
-    stage: Stage,
+    stage: SharedSetup,
     strategy: StrategyConfig,
     resume: bool,
     pool: WorkerPool,
@@ -58,7 +58,11 @@ def result_of(
 
 
 def run_strategy(
-    stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None, progress: Progress
+    stage: SharedSetup,
+    strategy_run: StrategyRun,
+    pool: WorkerPool,
+    url: str | None,
+    progress: Progress,
 ) -> StrategyResult:
     """Run one strategy over the broker at ``url``, or in virtual time if that is None.
 
@@ -92,7 +96,9 @@ def run_strategy(
     return result
 
 
-def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
+def _fleet(
+    stage: SharedSetup, strategy_run: StrategyRun, pool: WorkerPool, url: str | None
+) -> Fleet:
     if url is None:
         # A virtual run is replayed from its start, with cached job results, so its old store is deleted.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
@@ -108,7 +114,7 @@ def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str |
     return BrokerFleet(strategy_run, stage.bundle, stage.shares, pool, url)
 
 
-def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
+def _invite(stage: SharedSetup, fleet: BrokerFleet, progress: Progress) -> None:
     for device in stage.config.real:
         folder = stage.out / "join" / device
         fleet.invite(device, folder)
@@ -146,7 +152,7 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 
 
 def _remarks(
-    stage: Stage, strategy_run: StrategyRun, personal: int | None = None
+    stage: SharedSetup, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
     """Return the strategy's remarks on its options with this model.
 
@@ -177,7 +183,7 @@ def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> En
 
 
 def _result(
-    stage: Stage, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
+    stage: SharedSetup, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
 ) -> StrategyResult:
     final = watch.summaries[-1]
     by_device = {device.device: device for device in final.devices}
@@ -219,7 +225,7 @@ def _result(
 
 
 def _central(
-    stage: Stage, devices: Sequence[DeviceResult], judged: float | None
+    stage: SharedSetup, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
     """Summarise the metrics on the central test set, or return None if no device has any."""
     found = [device.central for device in devices if device.central is not None]
@@ -233,7 +239,7 @@ def _central(
     )
 
 
-def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> RunTraffic:
+def _traffic(stage: SharedSetup, fleet: Fleet, watch: Watch) -> RunTraffic:
     sizes = [
         device.update_bytes
         for summary in watch.summaries

@@ -14,7 +14,7 @@ import msgspec
 from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.runs.run import Run, StrategyState
 from sedge_cloud.runs.updates import RoundUpdates
-from sedge_cloud.runs.vectors import Vectors
+from sedge_cloud.runs.vectors import StoredVectors
 from sedge_cloud.runs.versions import (
     needs_every_element,
     next_version,
@@ -53,7 +53,7 @@ def _closed_round(run: Run, number: int) -> bytes:
     return f"{run.name}/{run.created}/{number}".encode()
 
 
-class RunStore(Vectors):
+class RunStore(StoredVectors):
     """The vectors of a store's runs: models, updates, states and groups."""
 
     def __init__(

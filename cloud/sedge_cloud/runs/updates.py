@@ -7,7 +7,7 @@ from functools import cached_property
 import msgspec
 
 from sedge_cloud.algorithms.outliers import Measured, measure
-from sedge_cloud.runs.vectors import Vectors
+from sedge_cloud.runs.vectors import StoredVectors
 from sedge_cloud.store.rows import OrderRow, UpdateRow
 from sedge_cloud.strategy import Update, Width
 from sedge_protocol.layout import Theta
@@ -24,7 +24,7 @@ class RoundUpdates:
     """
 
     widths: tuple[Width, ...]
-    vectors: Vectors
+    vectors: StoredVectors
     base: Theta
     accepted: tuple[tuple[UpdateRow, OrderRow], ...]
 

@@ -34,7 +34,7 @@ class DecodedModel(NamedTuple):
     largest: float
 
 
-class Vectors:
+class StoredVectors:
     """The vectors of a store, with caches of decoded models and updates."""
 
     def __init__(self, store: Rows, memory: Memory | None = None) -> None:

@@ -34,7 +34,7 @@ from sedge_cloud.ingest.progress import OrderProgress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.renewing import Renewing
 from sedge_cloud.ingest.sessions import DeviceRegistry
-from sedge_cloud.ingest.settings import Settings
+from sedge_cloud.ingest.settings import SettingsSender
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
 from sedge_cloud.outage import Outage
@@ -76,7 +76,7 @@ class Ingest:
         self.devices = DeviceRegistry(fleet, incarnation, self.store, versions, wall)
         self.progress = OrderProgress(self.devices)
         self._renewing = Renewing(fleet, self.devices, self.store)
-        self._settings = Settings(self.devices, self.store)
+        self._settings = SettingsSender(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
         self._gave_up_at = self.outage.back_at  # the end of the last outage that was handled

@@ -21,7 +21,7 @@ LOOK_S = 10.0
 EVERY_S, AT_ONCE, MOST_LOOKED = 1.0, 100, 5000
 
 
-class Settings:
+class SettingsSender:
     """Decides which settings a fleet's devices should have, and sends them."""
 
     def __init__(self, fleet: DeviceRegistry, store: Rows) -> None:

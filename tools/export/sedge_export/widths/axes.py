@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from sedge_export.subject.network import Network
 from sedge_export.tracing.trace import trace
-from sedge_export.widths.axis_rules import Labels, Step, broadcasts, labelled
+from sedge_export.widths.axis_rules import Labels, TracedOp, broadcasts, labelled
 from sedge_export.widths.resize import resizable
 from sedge_export.widths.streams import Dim, Stream, Streams, resolved
 from sedge_protocol.axes import FIXED, Axes
@@ -102,7 +102,7 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
     arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     labels = cast(dict[str, Any], tree_map_only(fx.Node, lambda n: values[n][0], arguments))
     by_name = {"x" if name in ("self", "input") else name: v for name, v in labels.items()}
-    return labelled(Step(str(node.target), streams, _shapes(node)), node.target, by_name)
+    return labelled(TracedOp(str(node.target), streams, _shapes(node)), node.target, by_name)
 
 
 def _shapes(node: fx.Node) -> list[tuple[int, ...]]:

@@ -38,7 +38,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedOp:
     """One operator in the traced graph: its name, the model's streams, and the shapes of its results."""
 
     name: str
@@ -60,7 +60,7 @@ class Step:
         return self.streams.tie(first, second, self.why)
 
 
-def labelled(step: Step, operator: OpOverload, arguments: dict[str, Any]) -> list[Labels]:
+def labelled(step: TracedOp, operator: OpOverload, arguments: dict[str, Any]) -> list[Labels]:
     """Return the labels of each result of an operator, given its arguments by name."""
     rule = RULES.get(operator) or (_side_by_side if broadcasts(operator) else None)
     results = rule(step, **arguments) if rule else []
@@ -102,7 +102,7 @@ def _rule(*operators: OpOverload) -> Callable[[Function], Function]:
     aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten._to_copy.default,
     aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.full_like.default,
 )  # fmt: skip
-def _side_by_side(step: Step, /, **arguments: object) -> list[Labels]:
+def _side_by_side(step: TracedOp, /, **arguments: object) -> list[Labels]:
     """Broadcast tensors against each other, aligned at their last dimensions."""
     given = _tensors(arguments.values())
     found: list[Dim] = []
@@ -120,7 +120,7 @@ def _side_by_side(step: Step, /, **arguments: object) -> list[Labels]:
 
 @_rule(aten.convolution.default)
 def _convolution(
-    step: Step, /, *, x: Labels, weight: Labels, bias: Labels | None, transposed: bool, groups: int,
+    step: TracedOp, /, *, x: Labels, weight: Labels, bias: Labels | None, transposed: bool, groups: int,
     **_: object,
 ) -> list[Labels]:  # fmt: skip
     step.fix(*x[2:])
@@ -141,7 +141,7 @@ def _convolution(
 
 @_rule(aten._native_batch_norm_legit_functional.default, aten.native_batch_norm.default)
 def _batch_norm(
-    step: Step, /, *, x: Labels, weight: Labels | None, bias: Labels | None,
+    step: TracedOp, /, *, x: Labels, weight: Labels | None, bias: Labels | None,
     running_mean: Labels | None, running_var: Labels | None, **_: object,
 ) -> list[Labels]:  # fmt: skip
     for vector in (weight, bias, running_mean, running_var):
@@ -152,7 +152,7 @@ def _batch_norm(
 
 @_rule(aten.native_group_norm.default)
 def _group_norm(
-    step: Step, /, *, x: Labels, weight: Labels | None, bias: Labels | None, **_: object
+    step: TracedOp, /, *, x: Labels, weight: Labels | None, bias: Labels | None, **_: object
 ) -> list[Labels]:
     if weight is None:  # without a weight, the module cannot be narrowed
         return []
@@ -164,7 +164,7 @@ def _group_norm(
 
 @_rule(aten.native_layer_norm.default)
 def _layer_norm(
-    step: Step, /, *, x: Labels, normalized_shape: Sequence[int], weight: Labels | None,
+    step: TracedOp, /, *, x: Labels, normalized_shape: Sequence[int], weight: Labels | None,
     bias: Labels | None, **_: object,
 ) -> list[Labels]:  # fmt: skip
     last = x[-len(normalized_shape) :]
@@ -177,7 +177,7 @@ def _layer_norm(
 
 
 @_rule(aten.embedding.default)
-def _embedding(step: Step, /, *, weight: Labels, indices: Labels, **_: object) -> list[Labels]:
+def _embedding(step: TracedOp, /, *, weight: Labels, indices: Labels, **_: object) -> list[Labels]:
     step.fix(weight[0])
     return [Labels((*indices, weight[1]))]
 
@@ -185,7 +185,7 @@ def _embedding(step: Step, /, *, weight: Labels, indices: Labels, **_: object) -
 @_rule(
     aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default
 )
-def _pool(step: Step, /, *, x: Labels, **_: object) -> list[Labels]:
+def _pool(step: TracedOp, /, *, x: Labels, **_: object) -> list[Labels]:
     step.fix(*x[-2:])
     return [Labels((*x[:-2], *Labels.plain(shape[-2:]))) for shape in step.shapes]
 
@@ -194,18 +194,20 @@ def _pool(step: Step, /, *, x: Labels, **_: object) -> list[Labels]:
 
 
 @_rule(aten.mm.default)
-def _mm(step: Step, /, *, x: Labels, mat2: Labels) -> list[Labels]:
+def _mm(step: TracedOp, /, *, x: Labels, mat2: Labels) -> list[Labels]:
     step.tie(x[1], mat2[0])
     return [Labels((x[0], mat2[1]))]
 
 
 @_rule(aten.addmm.default)
-def _addmm(step: Step, /, *, x: Labels, mat1: Labels, mat2: Labels, **_: object) -> list[Labels]:
+def _addmm(
+    step: TracedOp, /, *, x: Labels, mat1: Labels, mat2: Labels, **_: object
+) -> list[Labels]:
     return _side_by_side(step, product=_mm(step, x=mat1, mat2=mat2)[0], added=x)
 
 
 @_rule(aten.bmm.default)
-def _bmm(step: Step, /, *, x: Labels, mat2: Labels) -> list[Labels]:
+def _bmm(step: TracedOp, /, *, x: Labels, mat2: Labels) -> list[Labels]:
     step.tie(x[2], mat2[1])
     return [Labels((step.tie(x[0], mat2[0]), x[1], mat2[2]))]
 
@@ -219,7 +221,7 @@ def _bmm(step: Step, /, *, x: Labels, mat2: Labels) -> list[Labels]:
     aten.var_mean.correction, aten.linalg_vector_norm.default,
 )  # fmt: skip
 def _reduction(
-    step: Step, /, *, x: Labels, dim: int | Sequence[int] | None = None, **_: object
+    step: TracedOp, /, *, x: Labels, dim: int | Sequence[int] | None = None, **_: object
 ) -> list[Labels]:
     listed = [dim] if isinstance(dim, int) else dim or range(len(x))
     over = {d % len(x) for d in listed}
@@ -232,49 +234,51 @@ def _reduction(
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-def _view(step: Step, /, *, x: Labels, **_: object) -> list[Labels]:
+def _view(step: TracedOp, /, *, x: Labels, **_: object) -> list[Labels]:
     return [Labels(step.streams.regroup(x, step.shapes[0], step.why))]
 
 
 @_rule(aten.permute.default)
-def _permute(step: Step, /, *, x: Labels, dims: Sequence[int]) -> list[Labels]:
+def _permute(step: TracedOp, /, *, x: Labels, dims: Sequence[int]) -> list[Labels]:
     return [Labels(x[d] for d in dims)]
 
 
 @_rule(aten.transpose.int)
-def _transpose(step: Step, /, *, x: Labels, dim0: int, dim1: int) -> list[Labels]:
+def _transpose(step: TracedOp, /, *, x: Labels, dim0: int, dim1: int) -> list[Labels]:
     turned = list(x)
     turned[dim0], turned[dim1] = x[dim1], x[dim0]
     return [Labels(turned)]
 
 
 @_rule(aten.t.default)
-def _t(step: Step, /, *, x: Labels) -> list[Labels]:
+def _t(step: TracedOp, /, *, x: Labels) -> list[Labels]:
     return [Labels(x[::-1])]
 
 
 @_rule(aten.expand.default)
-def _expand(step: Step, /, *, x: Labels, **_: object) -> list[Labels]:
+def _expand(step: TracedOp, /, *, x: Labels, **_: object) -> list[Labels]:
     wide = Labels.plain(step.shapes[0])
     padded = ((),) * (len(wide) - len(x)) + x
     return [Labels(p or w for p, w in zip(padded, wide, strict=True))]
 
 
 @_rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(step: Step, /, *, x: Labels, dim: int | Sequence[int] | None = None) -> list[Labels]:
+def _squeeze(
+    step: TracedOp, /, *, x: Labels, dim: int | Sequence[int] | None = None
+) -> list[Labels]:
     listed = [dim] if isinstance(dim, int) else range(len(x)) if dim is None else dim
     gone = {d % len(x) for d in listed if not x[d]}
     return [Labels(d for number, d in enumerate(x) if number not in gone)]
 
 
 @_rule(aten.unsqueeze.default)
-def _unsqueeze(step: Step, /, *, x: Labels, dim: int) -> list[Labels]:
+def _unsqueeze(step: TracedOp, /, *, x: Labels, dim: int) -> list[Labels]:
     axis = dim % (len(x) + 1)
     return [Labels((*x[:axis], (), *x[axis:]))]
 
 
 @_rule(aten.repeat.default)
-def _repeat(step: Step, /, *, x: Labels, repeats: Sequence[int]) -> list[Labels]:
+def _repeat(step: TracedOp, /, *, x: Labels, repeats: Sequence[int]) -> list[Labels]:
     padded = ((),) * (len(repeats) - len(x)) + x
     return [Labels(resolved((times, *dim)) for times, dim in zip(repeats, padded, strict=True))]
 
@@ -282,7 +286,7 @@ def _repeat(step: Step, /, *, x: Labels, repeats: Sequence[int]) -> list[Labels]
 # Parts of a tensor: a dimension that is cut cannot be narrowed, but the others can.
 
 
-def _cut(step: Step, x: Labels, *dims: int) -> list[Labels]:
+def _cut(step: TracedOp, x: Labels, *dims: int) -> list[Labels]:
     cut = {d % len(x) for d in dims}
     step.fix(*(x[d] for d in cut))
     return [
@@ -295,29 +299,29 @@ def _cut(step: Step, x: Labels, *dims: int) -> list[Labels]:
 
 
 @_rule(aten.slice.Tensor, aten.split_with_sizes.default, aten.index_select.default)
-def _slice(step: Step, /, *, x: Labels, dim: int = 0, **_: object) -> list[Labels]:
+def _slice(step: TracedOp, /, *, x: Labels, dim: int = 0, **_: object) -> list[Labels]:
     return _cut(step, x, dim)
 
 
 @_rule(aten.select.int)
-def _select(step: Step, /, *, x: Labels, dim: int, **_: object) -> list[Labels]:
+def _select(step: TracedOp, /, *, x: Labels, dim: int, **_: object) -> list[Labels]:
     step.fix(x[dim])
     axis = dim % len(x)
     return [Labels((*x[:axis], *x[axis + 1 :]))]
 
 
 @_rule(aten.flip.default)
-def _flip(step: Step, /, *, x: Labels, dims: Sequence[int]) -> list[Labels]:
+def _flip(step: TracedOp, /, *, x: Labels, dims: Sequence[int]) -> list[Labels]:
     return _cut(step, x, *dims)
 
 
 @_rule(aten.constant_pad_nd.default)
-def _pad(step: Step, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[Labels]:
+def _pad(step: TracedOp, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[Labels]:
     return _cut(step, x, *(-1 - number // 2 for number, margin in enumerate(pad) if margin))
 
 
 @_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
+def _index(step: TracedOp, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
     """Keep the dimensions before the first indexed one, and fix that one and all after it."""
     indexed = [number for number, index in enumerate(indices) if index is not None]
     first = indexed[0]
@@ -330,7 +334,7 @@ def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> lis
 
 
 @_rule(aten.cat.default)
-def _cat(step: Step, /, *, tensors: Sequence[Labels], dim: int = 0) -> list[Labels]:
+def _cat(step: TracedOp, /, *, tensors: Sequence[Labels], dim: int = 0) -> list[Labels]:
     first = tensors[0]
     axis = dim % len(first)
     for other in tensors[1:]:

@@ -37,7 +37,7 @@ from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.rounds.taken_settings import OwnSettings, TakenSettings
-from sedge_edge.rounds.waiting import Gate, Waiting
+from sedge_edge.rounds.waiting import Gate, GateWatch
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Note
@@ -100,7 +100,7 @@ class Agent:
         given = self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned
         self._admission = OrderAdmission(*given)
         self._declines = self._admission.declines
-        self._waiting = Waiting(self.budget.gate(gate))
+        self._waiting = GateWatch(self.budget.gate(gate))
         counters, retention = self.peer.counters, retention or Retention()
         self._disk, self._connected = DiskWaits(counters), False
         self._collecting = Collecting(self._store, blobs, retention, counters)

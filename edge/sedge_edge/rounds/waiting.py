@@ -39,7 +39,7 @@ OPEN = Closed()
 Gate: TypeAlias = Callable[[], Closed]
 
 
-class Waiting:
+class GateWatch:
     """Watches the gates of a device. There are none if ``gate`` is None."""
 
     def __init__(self, gate: Gate | None) -> None:

@@ -22,7 +22,7 @@ Take: TypeAlias = Callable[[Sequence[int]], Tensor]
 Draw: TypeAlias = Callable[..., Tensor]
 
 
-class Source(Protocol):
+class RandomSource(Protocol):
     """Provides successive random numbers."""
 
     def take(
@@ -35,7 +35,7 @@ class Source(Protocol):
 class RandomOperators(TorchDispatchMode):
     """Makes random operators use the next numbers of a source, unless a generator is passed."""
 
-    def __init__(self, source: Source, numbers: Tensor | None) -> None:
+    def __init__(self, source: RandomSource, numbers: Tensor | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source = source
         # While tracing, operators arrive here without the wrapper that tensors have at higher levels.

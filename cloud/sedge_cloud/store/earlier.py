@@ -27,7 +27,7 @@ FILES = (LIVE, HISTORY)
 Execute: TypeAlias = Callable[..., Any]
 
 
-class _Device(msgspec.Struct):
+class _EarlierDevice(msgspec.Struct):
     online: bool
     since: float = 0.0
     heard: float = 0.0
@@ -36,7 +36,7 @@ class _Device(msgspec.Struct):
 
 
 class _Live(msgspec.Struct):
-    devices: dict[str, _Device] = {}
+    devices: dict[str, _EarlierDevice] = {}
 
 
 class _Failure(msgspec.Struct):

@@ -36,7 +36,7 @@ NAME_BYTES = 128
 R = TypeVar("R")
 
 
-class _Device(msgspec.Struct, frozen=True):
+class _CountedDevice(msgspec.Struct, frozen=True):
     device: str
     counted: float = 1.0
 
@@ -44,7 +44,7 @@ class _Device(msgspec.Struct, frozen=True):
 class _Closed(msgspec.Struct, frozen=True):
     """A round's summary (summary.py), reduced to how much each update counted."""
 
-    devices: tuple[_Device, ...]
+    devices: tuple[_CountedDevice, ...]
     distrusted: dict[str, float] = {}
 
 

@@ -61,7 +61,7 @@ class Format(Protocol):
         ...
 
 
-class _Onnx:
+class _OnnxFormat:
     name = "ONNX Runtime"
 
     def check_installed(self) -> None:
@@ -168,4 +168,4 @@ def _refused(name: str) -> Generator[None]:
         raise ExportError(f"{name} refuses the model: {type(exc).__name__}: {reason}") from exc
 
 
-FORMATS: dict[str, Format] = {".onnx": _Onnx(), ".pte": _Executorch()}
+FORMATS: dict[str, Format] = {".onnx": _OnnxFormat(), ".pte": _Executorch()}

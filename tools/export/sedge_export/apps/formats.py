@@ -125,7 +125,7 @@ def _constants_folded(program: bytes) -> bytes:
     return folded
 
 
-class _Executorch:
+class _ExecutorchFormat:
     name = "ExecuTorch"
 
     def check_installed(self) -> None:
@@ -168,4 +168,4 @@ def _refused(name: str) -> Generator[None]:
         raise ExportError(f"{name} refuses the model: {type(exc).__name__}: {reason}") from exc
 
 
-FORMATS: dict[str, Format] = {".onnx": _OnnxFormat(), ".pte": _Executorch()}
+FORMATS: dict[str, Format] = {".onnx": _OnnxFormat(), ".pte": _ExecutorchFormat()}

@@ -214,7 +214,7 @@ def _is_hook(key: str) -> bool:
     return key.startswith("_") and "hook" in key
 
 
-class _Pickler(pickle.Pickler):
+class _ShapePickler(pickle.Pickler):
     """Pickles tensors by shape, type and values alone."""
 
     def reducer_override(self, value: object) -> Any:
@@ -232,7 +232,7 @@ def _bytes(value: object) -> bytes:
     """
     file = io.BytesIO()
     try:
-        _Pickler(file).dump(value)
+        _ShapePickler(file).dump(value)
     except Exception:  # a user's object may raise anything
         return b""
     return file.getvalue()

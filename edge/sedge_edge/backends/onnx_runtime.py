@@ -28,7 +28,7 @@ class _Named(Protocol):
     name: str
 
 
-class _Session(Protocol):
+class _OnnxSession(Protocol):
     """The part of ``onnxruntime.InferenceSession`` that we use. The package has no types."""
 
     def run(
@@ -82,7 +82,7 @@ class OnnxProgram:
         )
         # Spinning threads would take time and battery from the device's other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session: _Session = open_session(data, options)
+        self._session: _OnnxSession = open_session(data, options)
         self._outputs = signature.outputs
         self._run_options = onnxruntime.RunOptions()
         self._last_run_options = onnxruntime.RunOptions()

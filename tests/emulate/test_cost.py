@@ -73,9 +73,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     kept: list[Result] = []
 
     def keep(*arguments: Any) -> tuple[SharedSetup, Result]:
-        stage, result = emulate(*arguments)
+        shared, result = emulate(*arguments)
         kept.append(result)
-        return stage, result
+        return shared, result
 
     words = ("--rounds", "3", "--rounds-per-day", "2", "--days", "5", "--per-mb", "2")
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(said):

@@ -409,11 +409,11 @@ def test_what_another_strategy_goes_on_from_is_not_cleared_away(
     """Killed in the second of two, and resumed with the first alone."""
 
     def killed(
-        stage: SharedSetup, strategy: StrategyConfig, resume: bool, *arguments: Any
+        shared: SharedSetup, strategy: StrategyConfig, resume: bool, *arguments: Any
     ) -> StrategyResult:
         if strategy.label == "B":
             raise KeyboardInterrupt
-        return result_of(stage, strategy, resume, *arguments)
+        return result_of(shared, strategy, resume, *arguments)
 
     (tmp_path / "fleet.toml").write_text(TWO)
     words = ["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]

@@ -106,19 +106,19 @@ def result_of(name: str) -> StrategyResult:
 
 
 def test_data_and_model_are_there_and_described(begun: tuple[SharedSetup, list[str]]) -> None:
-    stage, notes = begun
+    shared, notes = begun
     assert notes == [
         "90 examples of mine.npz on 3 devices, Dir(5); link: memory",
         "exported and verified: mlp, 2,003 parameters",
     ]
-    assert (stage.dataset_name, stage.model.parameters, stage.model.dense_bytes) == (
+    assert (shared.dataset_name, shared.model.parameters, shared.model.dense_bytes) == (
         "mine.npz", 2003, 8012
     )  # fmt: skip
-    assert load(stage.bundle)[1].size == 2003
-    assert sum(stage.shares.num_train(i) + stage.shares.num_test(i) for i in range(3)) == 90
-    assert isinstance(stage.shares.inputs, np.memmap)
-    setup = stage.setup
-    assert (setup.bundle, setup.trainer) == (stage.out / "bundle", CONFIG.trainer)
+    assert load(shared.bundle)[1].size == 2003
+    assert sum(shared.shares.num_train(i) + shared.shares.num_test(i) for i in range(3)) == 90
+    assert isinstance(shared.shares.inputs, np.memmap)
+    setup = shared.setup
+    assert (setup.bundle, setup.trainer) == (shared.out / "bundle", CONFIG.trainer)
     assert len(Shares.open(setup.data)) == 3
 
 
@@ -126,15 +126,15 @@ def test_data_and_model_are_there_and_described(begun: tuple[SharedSetup, list[s
 def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     """As the fleet file of the day says: those of another day are gone."""
     wide = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.25, 0.5)))
-    stage = set_up(wide, base, tmp_path, resume=False, note=ignore)
-    assert stage.narrower == (tmp_path / "bundle-0.25", tmp_path / "bundle-0.5")
-    rates = [load(folder)[0].manifest.dropped for folder in (stage.bundle, *stage.narrower)]
+    shared = set_up(wide, base, tmp_path, resume=False, note=ignore)
+    assert shared.narrower == (tmp_path / "bundle-0.25", tmp_path / "bundle-0.5")
+    rates = [load(folder)[0].manifest.dropped for folder in (shared.bundle, *shared.narrower)]
     assert rates == [0.0, 0.25, 0.5]
-    assert strategy_run_of(stage, FEDAVG, resume=False).narrower == stage.narrower
-    names = {stage.name("onnx")}
+    assert strategy_run_of(shared, FEDAVG, resume=False).narrower == shared.narrower
+    names = {shared.name("onnx")}
     fewer = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.5)))
-    stage = set_up(fewer, base, tmp_path, resume=False, note=ignore)
-    names.add(stage.name("onnx"))
+    shared = set_up(fewer, base, tmp_path, resume=False, note=ignore)
+    names.add(shared.name("onnx"))
     assert {path.name for path in tmp_path.glob("bundle*")} == {"bundle", "bundle-0.5"}
     assert len(names) == 2
 
@@ -212,28 +212,28 @@ def test_a_start_that_fails_leaves_what_was_there(base: Path, out: Path) -> None
 def test_the_name_of_jobs_follows_from_all_that_their_outcome_depends_on(
     base: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = resumed(CONFIG, base, out)
-    moved = replace(stage, shares=replace(stage.shares, train=stage.shares.train + 1))
-    names = [stage.name("onnx"), stage.name("autograd"), moved.name("onnx")]
+    shared = resumed(CONFIG, base, out)
+    moved = replace(shared, shares=replace(shared.shares, train=shared.shares.train + 1))
+    names = [shared.name("onnx"), shared.name("autograd"), moved.name("onnx")]
     for trainer in (TrainerConfig("onnx", "bf16"), TrainerConfig("onnx", tf32=True)):
-        names.append(replace(stage, config=changed(trainer=trainer)).name("onnx"))
-    assert stage.name("onnx") == names[0]
+        names.append(replace(shared, config=changed(trainer=trainer)).name("onnx"))
+    assert shared.name("onnx") == names[0]
     # Neither names of strategies nor rounds nor workers: those may change in a resumed emulation.
     other = changed(workers=5, strategies=(LOCAL,))
-    assert replace(stage, config=other).name("onnx") == names[0]
+    assert replace(shared, config=other).name("onnx") == names[0]
 
     def version(package: str) -> str:
         return "99"
 
     monkeypatch.setattr(module, "version", version)
-    names.append(stage.name("onnx"))
+    names.append(shared.name("onnx"))
     assert len(set(names)) == 6
     assert {len(name) for name in names} == {32}
 
 
 def test_workers_know_how_many_share_a_gpu(base: Path, out: Path) -> None:
-    stage = resumed(CONFIG, base, out)
-    assert replace(stage, config=changed(workers=5)).setup.processes == 5
+    shared = resumed(CONFIG, base, out)
+    assert replace(shared, config=changed(workers=5)).setup.processes == 5
 
 
 # Resuming.
@@ -241,9 +241,9 @@ def test_workers_know_how_many_share_a_gpu(base: Path, out: Path) -> None:
 
 def test_what_was_set_up_is_taken_as_it_is(base: Path, out: Path) -> None:
     before = files(out)
-    stage = resumed(CONFIG, base, out)
+    shared = resumed(CONFIG, base, out)
     assert files(out) == before
-    assert stage.shares.num_train(0) > 0
+    assert shared.shares.num_train(0) > 0
 
 
 @pytest.mark.parametrize(
@@ -371,13 +371,13 @@ def test_titles_become_names(title: str, expected: str) -> None:
 
 @pytest.fixture
 def strategy_run(base: Path, out: Path) -> tuple[SharedSetup, StrategyRun]:
-    stage = resumed(CONFIG, base, out)
-    return stage, strategy_run_of(stage, FEDAVG, resume=True)
+    shared = resumed(CONFIG, base, out)
+    return shared, strategy_run_of(shared, FEDAVG, resume=True)
 
 
 def test_a_strategy_has_a_run_and_a_folder(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
-    stage, one = strategy_run
-    assert (one.title, one.folder) == ("Fed Avg!", stage.out / "state" / "runs" / "fed-avg")
+    shared, one = strategy_run
+    assert (one.title, one.folder) == ("Fed Avg!", shared.out / "state" / "runs" / "fed-avg")
     assert one.config == CONFIG.run(FEDAVG)
     assert isinstance(one.config, RunConfig)
 
@@ -385,65 +385,65 @@ def test_a_strategy_has_a_run_and_a_folder(strategy_run: tuple[SharedSetup, Stra
 def test_what_has_ended_is_kept_and_its_state_goes(
     strategy_run: tuple[SharedSetup, StrategyRun],
 ) -> None:
-    stage, one = strategy_run
+    shared, one = strategy_run
     (one.folder / "cache").mkdir(parents=True)
-    assert finished(stage, one) is None
+    assert finished(shared, one) is None
     result = result_of("Fed Avg!")
-    keep(stage, one, result, b"theta")
-    assert (stage.out / "models" / "fed-avg.bin").read_bytes() == b"theta"
+    keep(shared, one, result, b"theta")
+    assert (shared.out / "models" / "fed-avg.bin").read_bytes() == b"theta"
     assert not one.folder.exists()
-    assert finished(stage, one) == result
-    assert finished(stage, replace(one, resumed=False)) is None
+    assert finished(shared, one) == result
+    assert finished(shared, replace(one, resumed=False)) is None
 
 
 def test_a_result_is_that_of_its_run_alone(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
     """Resumed with more rounds, or other options under the same title, it is another run."""
-    stage, one = strategy_run
-    keep(stage, one, result_of("Fed Avg!"), b"theta")
+    shared, one = strategy_run
+    keep(shared, one, result_of("Fed Avg!"), b"theta")
     longer = replace(one, config=msgspec.structs.replace(one.config, num_rounds=99))
-    assert finished(stage, longer) is None
-    assert finished(stage, strategy_run_of(stage, LOCAL, resume=True)) is None
+    assert finished(shared, longer) is None
+    assert finished(shared, strategy_run_of(shared, LOCAL, resume=True)) is None
 
 
 def test_a_damaged_result_is_named(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
-    stage, one = strategy_run
-    keep(stage, one, result_of("Fed Avg!"), b"theta")
-    (path,) = (stage.out / "state" / "finished").iterdir()
+    shared, one = strategy_run
+    keep(shared, one, result_of("Fed Avg!"), b"theta")
+    (path,) = (shared.out / "state" / "finished").iterdir()
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(StorageError, match="start with --fresh") as caught:
-        finished(stage, one)
+        finished(shared, one)
     assert path.name in str(caught.value)
 
 
 def test_in_the_end_only_results_are_left(strategy_run: tuple[SharedSetup, StrategyRun]) -> None:
-    stage, one = strategy_run
-    keep(stage, one, result_of("Fed Avg!"), b"theta")
-    clear_away(stage, [FEDAVG])
-    assert {path.name for path in stage.out.iterdir()} == {"bundle", "models"}
+    shared, one = strategy_run
+    keep(shared, one, result_of("Fed Avg!"), b"theta")
+    clear_away(shared, [FEDAVG])
+    assert {path.name for path in shared.out.iterdir()} == {"bundle", "models"}
 
 
 def test_state_stays_while_a_strategy_has_not_ended(
     strategy_run: tuple[SharedSetup, StrategyRun],
 ) -> None:
-    stage, one = strategy_run
-    keep(stage, one, result_of("Fed Avg!"), b"theta")
-    before = files(stage.out)
-    clear_away(stage, [FEDAVG, LOCAL])
-    assert files(stage.out) == before
-    keep(stage, strategy_run_of(stage, LOCAL, resume=True), result_of("local_only"), b"theta")
-    clear_away(stage, [FEDAVG, LOCAL])
-    assert not (stage.out / "state").exists()
+    shared, one = strategy_run
+    keep(shared, one, result_of("Fed Avg!"), b"theta")
+    before = files(shared.out)
+    clear_away(shared, [FEDAVG, LOCAL])
+    assert files(shared.out) == before
+    keep(shared, strategy_run_of(shared, LOCAL, resume=True), result_of("local_only"), b"theta")
+    clear_away(shared, [FEDAVG, LOCAL])
+    assert not (shared.out / "state").exists()
 
 
 @pytest.mark.parametrize("label", ["data", "finished", "runs", "fleet.json"])
 def test_a_label_may_be_the_name_of_a_folder_of_ours(base: Path, out: Path, label: str) -> None:
     strategy = StrategyConfig(name="fedavg", label=label)
-    stage = resumed(changed(strategies=(strategy,)), base, out)
-    one = strategy_run_of(stage, strategy, resume=True)
+    shared = resumed(changed(strategies=(strategy,)), base, out)
+    one = strategy_run_of(shared, strategy, resume=True)
     (one.folder / "cache").mkdir(parents=True)
-    keep(stage, one, result_of(label), b"theta")
-    assert finished(stage, one) == result_of(label)
-    assert len(Shares.open(stage.setup.data)) == 3
+    keep(shared, one, result_of(label), b"theta")
+    assert finished(shared, one) == result_of(label)
+    assert len(Shares.open(shared.setup.data)) == 3
 
 
 def test_one_emulation_for_one_folder(tmp_path: Path) -> None:

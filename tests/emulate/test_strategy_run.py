@@ -69,7 +69,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stage(template: Path, tmp_path: Path) -> SharedSetup:
+def shared(template: Path, tmp_path: Path) -> SharedSetup:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     return set_up(CONFIG, tmp_path, tmp_path / "out", resume=True, note=lambda text: None)
 
@@ -84,8 +84,8 @@ def progress(screen: io.StringIO) -> Progress:
     return Progress(Console(file=screen, width=200))
 
 
-def pool_of(stage: SharedSetup) -> Any:
-    return InlinePool(stage.setup, hold=True)
+def pool_of(shared: SharedSetup) -> Any:
+    return InlinePool(shared.setup, hold=True)
 
 
 def timeless(result: StrategyResult) -> StrategyResult:
@@ -94,11 +94,11 @@ def timeless(result: StrategyResult) -> StrategyResult:
 
 
 def test_a_run_in_which_nothing_was_personal_says_so(
-    stage: SharedSetup, progress: Progress, screen: io.StringIO
+    shared: SharedSetup, progress: Progress, screen: io.StringIO
 ) -> None:
     """At its start, for its options, in the first round that devices return to, and in its result."""
     nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
-    result = result_of(stage, nothing, False, pool_of(stage), None, progress)
+    result = result_of(shared, nothing, False, pool_of(shared), None, progress)
     at_most = (
         "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, which amounts to FedAvg"
     )
@@ -113,7 +113,7 @@ def test_a_run_in_which_nothing_was_personal_says_so(
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs sedge-fl[privacy]")
 def test_a_private_run_is_emulated_and_comes_out_the_same(
-    stage: SharedSetup, progress: Progress
+    shared: SharedSetup, progress: Progress
 ) -> None:
     """What devices measure is seen, and its noise follows from the seed."""
     private = msgspec.structs.replace(
@@ -124,12 +124,12 @@ def test_a_private_run_is_emulated_and_comes_out_the_same(
         privacy=PrivacyConfig(epsilon=8, delta=0.01, clip=1e-3),
     )
     one, again = (
-        result_of(stage, private, False, pool_of(stage), None, progress) for _ in range(2)
+        result_of(shared, private, False, pool_of(shared), None, progress) for _ in range(2)
     )
     assert timeless(one) == timeless(again)
     assert [r.num_updates for r in one.rounds] == [DEVICES, DEVICES] and one.after.mean > 0
-    noised = np.fromfile(stage.out / "models" / "fed-obp.bin", "<f4")
-    start = load(stage.bundle)[1]
+    noised = np.fromfile(shared.out / "models" / "fed-obp.bin", "<f4")
+    start = load(shared.bundle)[1]
     moved = float(np.linalg.norm(noised - start))
     # Two rounds of noise in 2,003 elements, far longer than two changes of a clip's length.
     assert 2e-3 < moved < 0.1
@@ -151,10 +151,10 @@ class Overflowing(given.Given, frozen=True):
 
 
 def test_a_result_tells_everything(
-    stage: SharedSetup, progress: Progress, screen: io.StringIO
+    shared: SharedSetup, progress: Progress, screen: io.StringIO
 ) -> None:
-    pool = pool_of(stage)
-    result = result_of(stage, FEDOBP, False, pool, None, progress)
+    pool = pool_of(shared)
+    result = result_of(shared, FEDOBP, False, pool, None, progress)
     assert (result.name, result.options) == ("Fed OBP", {"quantile": 0.9})
     assert [r.round for r in result.rounds] == [1, 2]
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
@@ -162,12 +162,12 @@ def test_a_result_tells_everything(
     assert not result.remarks
     assert [d.device for d in result.devices] == ["device-0", "device-1", "device-2"]
     for number, device in enumerate(result.devices):
-        assert device.num_train == stage.shares.num_train(number)
+        assert device.num_train == shared.shares.num_train(number)
         assert device.class_name == "steady"
         assert device.payload_up > 0
     assert [(kind.name, kind.devices) for kind in result.classes] == [("steady", DEVICES)]
     # Virtual time: the slowest device's steps, half a second each.
-    steps = max(-(-stage.shares.num_train(number) // 8) for number in range(DEVICES))
+    steps = max(-(-shared.shares.num_train(number) // 8) for number in range(DEVICES))
     for one in result.rounds:
         assert steps / 2 < one.closed_s - one.opened_s < steps / 2 + 3
     # A tenth of the parameters is each device's own.
@@ -182,7 +182,7 @@ def test_a_result_tells_everything(
     assert (engine.trainer, engine.workers, engine.device_rounds) == ("onnx", 1, 3 * DEVICES)
     assert engine.train_s == pool.train_s
     assert 0 < engine.train_s < engine.wall_s
-    theta = np.fromfile(stage.out / "models" / "fed-obp.bin", "<f4")
+    theta = np.fromfile(shared.out / "models" / "fed-obp.bin", "<f4")
     assert theta.size == 2003
     assert "Fed OBP round 2/2" in screen.getvalue()
 
@@ -212,7 +212,7 @@ def test_every_model_is_tested_on_the_same_examples(
     assert again.before.min < again.before.max  # what is personal differs
 
 
-def test_devices_of_a_class_miss_the_last_rounds(stage: SharedSetup, progress: Progress) -> None:
+def test_devices_of_a_class_miss_the_last_rounds(shared: SharedSetup, progress: Progress) -> None:
     """One misses the last of two rounds, one both; all are there for the final evaluation."""
     classes = (
         ClassConfig("steady"),
@@ -222,10 +222,10 @@ def test_devices_of_a_class_miss_the_last_rounds(stage: SharedSetup, progress: P
     config = msgspec.structs.replace(CONFIG, classes=classes)
     config = msgspec.structs.replace(config, rounds=RoundsConfig(num_rounds=2, seed=3)).check()
     result = result_of(
-        replace(stage, config=config),
+        replace(shared, config=config),
         StrategyConfig(name="fedrep"),
         False,
-        pool_of(stage),
+        pool_of(shared),
         None,
         progress,
     )
@@ -238,10 +238,10 @@ def test_devices_of_a_class_miss_the_last_rounds(stage: SharedSetup, progress: P
         msgspec.structs.replace(config, classes=classes[1:]).check()
 
 
-def test_who_learned_with_whom(stage: SharedSetup, progress: Progress, tmp_path: Path) -> None:
+def test_who_learned_with_whom(shared: SharedSetup, progress: Progress, tmp_path: Path) -> None:
     """Of three devices at least the pair that is most alike, in each of two rounds."""
     fedcac = StrategyConfig(name="fedcac")
-    result = result_of(stage, fedcac, False, pool_of(stage), None, progress)
+    result = result_of(shared, fedcac, False, pool_of(shared), None, progress)
     counts = [n for others in result.partners.values() for n in others.values()]
     assert max(counts) == 2
     assert all(device not in others for device, others in result.partners.items())
@@ -253,64 +253,66 @@ def test_who_learned_with_whom(stage: SharedSetup, progress: Progress, tmp_path:
     assert f"{other} ({rounds})" in html
 
 
-def test_a_strategy_that_has_ended_is_not_run_again(stage: SharedSetup, progress: Progress) -> None:
-    first = result_of(stage, FEDOBP, False, pool_of(stage), None, progress)
-    pool = pool_of(stage)
-    assert result_of(stage, FEDOBP, True, pool, None, progress) == first
+def test_a_strategy_that_has_ended_is_not_run_again(
+    shared: SharedSetup, progress: Progress
+) -> None:
+    first = result_of(shared, FEDOBP, False, pool_of(shared), None, progress)
+    pool = pool_of(shared)
+    assert result_of(shared, FEDOBP, True, pool, None, progress) == first
     assert pool.requests == []
-    again = result_of(stage, FEDOBP, False, pool, None, progress)
+    again = result_of(shared, FEDOBP, False, pool, None, progress)
     assert timeless(again) == timeless(first)
     assert len(pool.requests) == 3 * DEVICES
 
 
 def test_what_was_trained_before_a_kill_is_not_trained_again(
-    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    first = pool_of(stage)
+    first = pool_of(shared)
     with monkeypatch.context() as patch:
         patch.setattr(module, "keep", killed)
         with pytest.raises(KeyboardInterrupt):
-            result_of(stage, FEDOBP, False, first, None, progress)
-    second = pool_of(stage)
-    result = result_of(stage, FEDOBP, True, second, None, progress)
+            result_of(shared, FEDOBP, False, first, None, progress)
+    second = pool_of(shared)
+    result = result_of(shared, FEDOBP, True, second, None, progress)
     assert second.requests == []
     assert len(first.requests) == 3 * DEVICES
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
 
 
 def test_another_trainer_finds_nothing_in_the_cache(
-    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy_run = strategy_run_of(stage, FEDOBP, True)
+    strategy_run = strategy_run_of(shared, FEDOBP, True)
 
     def forget(*arguments: object) -> None:
         pass
 
     monkeypatch.setattr(module, "keep", forget)
-    run_strategy(stage, strategy_run, pool_of(stage), None, progress)
-    other = pool_of(stage)
+    run_strategy(shared, strategy_run, pool_of(shared), None, progress)
+    other = pool_of(shared)
     other.trainer = "another"
-    run_strategy(stage, strategy_run, other, None, progress)
+    run_strategy(shared, strategy_run, other, None, progress)
     assert len(other.requests) == 3 * DEVICES
 
 
-def test_a_fleet_that_cannot_train_says_why(stage: SharedSetup, progress: Progress) -> None:
+def test_a_fleet_that_cannot_train_says_why(shared: SharedSetup, progress: Progress) -> None:
     training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
     attempts_exhausted = replace(
-        stage, config=msgspec.structs.replace(stage.config, training=training)
+        shared, config=msgspec.structs.replace(shared.config, training=training)
     )
     with pytest.raises(
         DataError,
         match=r"Fed OBP: 0 of 3 devices sent .* most declined because 'TrainingDiverged: .* \([123] of 3\)",
     ):
-        result_of(attempts_exhausted, FEDOBP, False, pool_of(stage), None, progress)
-    assert not (stage.out / "models").exists()
+        result_of(attempts_exhausted, FEDOBP, False, pool_of(shared), None, progress)
+    assert not (shared.out / "models").exists()
 
 
-def test_a_run_that_cannot_go_on_says_why(stage: SharedSetup, progress: Progress) -> None:
+def test_a_run_that_cannot_go_on_says_why(shared: SharedSetup, progress: Progress) -> None:
     """A later plan may fail where the first did not."""
     given.clear()
     given.PLANS["device-1"] = lambda context, client: Assignment(width=context.round)
@@ -319,27 +321,27 @@ def test_a_run_that_cannot_go_on_says_why(stage: SharedSetup, progress: Progress
         with pytest.raises(
             DataError, match=r"mine: round 2 cannot be planned: .*Given, device-1: wid"
         ):
-            result_of(stage, own, False, pool_of(stage), None, progress)
+            result_of(shared, own, False, pool_of(shared), None, progress)
     finally:
         given.clear()
-    assert not (stage.out / "models").exists()
+    assert not (shared.out / "models").exists()
 
 
 def test_a_run_that_fails_with_answers_in_hand_has_no_result(
-    stage: SharedSetup, progress: Progress
+    shared: SharedSetup, progress: Progress
 ) -> None:
     """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
 
     fp16 = BroadcastConfig(ValueCoding.FP16, 1.0)
     config = msgspec.structs.replace(
-        stage.config, rounds=RoundsConfig(num_rounds=3), broadcast=fp16
+        shared.config, rounds=RoundsConfig(num_rounds=3), broadcast=fp16
     )
-    overflowing = replace(stage, config=config)
+    overflowing = replace(shared, config=config)
     own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
     with pytest.raises(DataError, match=r"mine: the next global model cannot be created: .* fp16"):
-        result_of(overflowing, own, False, pool_of(stage), None, progress)
+        result_of(overflowing, own, False, pool_of(shared), None, progress)
     given.clear()
-    assert not (stage.out / "models").exists()
+    assert not (shared.out / "models").exists()
 
 
 class Listing(given.Given, frozen=True):
@@ -371,56 +373,56 @@ class Ending(given.Given, frozen=True):
     ("own", "epochs", "said"), [("Listing", 3, "not known"), ("Ending", 0, "")]
 )
 def test_a_strategy_that_fails_after_the_last_round_has_a_result(
-    stage: SharedSetup, progress: Progress, own: str, epochs: int, said: str
+    shared: SharedSetup, progress: Progress, own: str, epochs: int, said: str
 ) -> None:
     strategy = StrategyConfig(name=f"tests.emulate.test_strategy_run:{own}", label="mine")
-    result = result_of(stage, strategy, False, pool_of(stage), None, progress)
+    result = result_of(shared, strategy, False, pool_of(shared), None, progress)
     given.clear()
     assert (len(result.rounds), result.epochs) == (2, epochs)
     assert said in "".join(result.remarks)
 
 
-def test_a_strategy_that_there_is_not(stage: SharedSetup, progress: Progress) -> None:
-    strategy_run = strategy_run_of(stage, StrategyConfig(name="fedwhat"), False)
+def test_a_strategy_that_there_is_not(shared: SharedSetup, progress: Progress) -> None:
+    strategy_run = strategy_run_of(shared, StrategyConfig(name="fedwhat"), False)
     with pytest.raises(ConfigError, match="fedwhat"):
-        run_strategy(stage, strategy_run, pool_of(stage), None, progress)
+        run_strategy(shared, strategy_run, pool_of(shared), None, progress)
 
 
-def test_a_fleet_in_which_nothing_happens(stage: SharedSetup, progress: Progress) -> None:
+def test_a_fleet_in_which_nothing_happens(shared: SharedSetup, progress: Progress) -> None:
     """Every message is lost: virtual time would pass for ever."""
     lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
-    config = msgspec.structs.replace(stage.config, classes=(lossy,))
-    deaf = replace(stage, config=config)
+    config = msgspec.structs.replace(shared.config, classes=(lossy,))
+    deaf = replace(shared, config=config)
     with pytest.raises(LinkError, match="60000 virtual seconds, with 0 of 3 devices online"):
-        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
+        result_of(deaf, FEDOBP, False, pool_of(shared), None, progress)
 
 
-def test_devices_that_come_late_are_waited_for(stage: SharedSetup, progress: Progress) -> None:
+def test_devices_that_come_late_are_waited_for(shared: SharedSetup, progress: Progress) -> None:
     config = msgspec.structs.replace(
-        stage.config,
+        shared.config,
         churn=ChurnConfig(join_within_s=20_000),
         rounds=RoundsConfig(num_rounds=1, deadline_s=1),
     )
-    late = replace(stage, config=config)
-    result = result_of(late, FEDOBP, False, pool_of(stage), None, progress)
+    late = replace(shared, config=config)
+    result = result_of(late, FEDOBP, False, pool_of(shared), None, progress)
     assert result.rounds[0].opened_s > 1000
 
 
 def test_a_full_disk_of_this_host_is_named(
-    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(blobs: BlobFolder, length: int) -> None:
         raise StorageError(f"disk full: needs {length} bytes")
 
     lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
-    deaf = replace(stage, config=msgspec.structs.replace(stage.config, classes=(lossy,)))
+    deaf = replace(shared, config=msgspec.structs.replace(shared.config, classes=(lossy,)))
     monkeypatch.setattr(BlobFolder, "require_room", full)
     with pytest.raises(StorageError, match="disk full: needs 8012 bytes"):
-        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
+        result_of(deaf, FEDOBP, False, pool_of(shared), None, progress)
 
 
 def test_files_go_though_an_earlier_start_had_other_settings(
-    stage: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asks for its jobs any more: this run has nothing to catch up with. More rounds it has."""
     known: list[bool] = []
@@ -436,15 +438,15 @@ def test_files_go_though_an_earlier_start_had_other_settings(
     monkeypatch.setattr(module, "keep", forget)
     other = msgspec.structs.replace(FEDOBP, training=TrainingConfig(learning_rate=0.02))
     longer = replace(
-        stage, config=msgspec.structs.replace(stage.config, rounds=RoundsConfig(num_rounds=3))
+        shared, config=msgspec.structs.replace(shared.config, rounds=RoundsConfig(num_rounds=3))
     )
-    for each, strategy in ((stage, FEDOBP), (stage, FEDOBP), (stage, other), (longer, FEDOBP)):
-        result_of(each, strategy, True, pool_of(stage), None, progress)
+    for each, strategy in ((shared, FEDOBP), (shared, FEDOBP), (shared, other), (longer, FEDOBP)):
+        result_of(each, strategy, True, pool_of(shared), None, progress)
     assert known == [False, True, False, True]
 
 
 def test_real_devices_are_invited_before_the_fleet_begins(
-    stage: SharedSetup, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Played(Exception):
         pass
@@ -453,13 +455,13 @@ def test_real_devices_are_invited_before_the_fleet_begins(
         raise Played
 
     monkeypatch.setattr("sedge_emulate.broker.fleet.BrokerFleet.play", play)
-    config = msgspec.structs.replace(stage.config, real=("pi-1", "pi-2"), link="mosquitto")
-    joined = replace(stage, config=config)
+    config = msgspec.structs.replace(shared.config, real=("pi-1", "pi-2"), link="mosquitto")
+    joined = replace(shared, config=config)
     url = "mqtt://127.0.0.1:1"
     with pytest.raises(Played):
-        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
+        result_of(joined, FEDOBP, False, pool_of(shared), url, progress)
     for device in ("pi-1", "pi-2"):
-        folder = stage.out / "join" / device
+        folder = shared.out / "join" / device
         text = (folder / "edge.toml").read_text()
         assert f'device = "{device}"' in text
         assert 'fleet = "fed-obp"' in text
@@ -468,7 +470,7 @@ def test_real_devices_are_invited_before_the_fleet_begins(
         assert note.replace(" ", "") in "".join(screen.getvalue().split())
     # Begun anew into the same folder they have new secrets.
     secret = (folder / "secret").read_text()
-    shutil.rmtree(stage.out / "state" / "runs")
+    shutil.rmtree(shared.out / "state" / "runs")
     with pytest.raises(Played):
-        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
+        result_of(joined, FEDOBP, False, pool_of(shared), url, progress)
     assert (folder / "secret").read_text() != secret

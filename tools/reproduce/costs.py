@@ -14,12 +14,12 @@ from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.watch import Watch
 
 
-def sizes(stage: SharedSetup, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
+def sizes(shared: SharedSetup, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
     """Return the widths at which devices trained, full width first; () if all trained at full width."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
-    for number in range(len(stage.shares)):
-        row = fleet.store.client_model(run.name, stage.shares.name(number))
+    for number in range(len(shared.shares)):
+        row = fleet.store.client_model(run.name, shared.shares.name(number))
         if row is not None:
             members[row.width].append(number)
     if set(members) <= {0}:
@@ -28,14 +28,14 @@ def sizes(stage: SharedSetup, fleet: VirtualFleet, watch: Watch) -> tuple[Size, 
     found: list[Size] = []
     for width, numbers in sorted(members.items()):
         seen = [fleet.seen(number) for number in numbers]
-        ends = [last[name] for name in map(stage.shares.name, numbers) if name in last]
+        ends = [last[name] for name in map(shared.shares.name, numbers) if name in last]
         dropped = run.widths[width].dropped
         found.append(
             Size(
                 dropped=dropped,
                 devices=len(numbers),
                 parameters=run.layout(width).size,
-                multiply_adds=multiply_adds(stage.source, dropped),
+                multiply_adds=multiply_adds(shared.source, dropped),
                 bytes_up=_moved(seen, "up"),
                 bytes_down=_moved(seen, "down"),
                 before=round(mean(end.before for end in ends), 6) if ends else 0.0,

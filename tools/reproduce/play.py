@@ -97,27 +97,27 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     Raises ``DataError`` if the run failed.
     """
     began = time.monotonic()
-    stage = _stage(trial, home)
+    shared = _shared(trial, home)
     streams = trial.table.setting.streams(trial.seed, trial.rounds)
-    setup = replace(stage.setup, shuffles=streams.shuffles)
+    setup = replace(shared.setup, shuffles=streams.shuffles)
     folder = home / "state" / "strategy_run"
     strategy_run = StrategyRun(
-        trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower
+        trial.cell.name, _run(trial), folder, resumed=True, narrower=shared.narrower
     )
     progress.strategy(trial.title, trial.rounds)
     with closing(WorkerPool(LocalWorkers(setup, workers), hold=True)) as pool:
         # Only the finished jobs of a killed process are kept; the coordinator starts from scratch.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
-        jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)
+        jobs, plan = shared.name(pool.trainer), Plan(shared.config, trial.seed)
         fleet = VirtualFleet(
-            strategy_run, stage.bundle, stage.shares, plan, pool, jobs, streams.draw
+            strategy_run, shared.bundle, shared.shares, plan, pool, jobs, streams.draw
         )
         with closing(fleet):
             log = Log(progress, fleet)
             fleet.play(log)
             if log.failure:
                 raise DataError(f"{trial.title}: {log.failure}")
-            totals, found = fleet.totals(), sizes(stage, fleet, log)
+            totals, found = fleet.totals(), sizes(shared, fleet, log)
         trainer = pool.trainer
     shutil.rmtree(home, ignore_errors=True)
     return Outcome(
@@ -137,7 +137,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
         points=tuple(_points(log)),
         bytes_up=totals.up,
         bytes_down=totals.down,
-        parameters=stage.model.parameters,
+        parameters=shared.model.parameters,
         participants=max(len(reports) for reports in log.trainings()),
         sizes=found,
     )
@@ -161,7 +161,7 @@ def _run(trial: Trial) -> RunConfig:
     )
 
 
-def _stage(trial: Trial, home: Path) -> SharedSetup:
+def _shared(trial: Trial, home: Path) -> SharedSetup:
     """Prepare the data, the split and the model, once per cell."""
     setting = trial.table.setting
     dataset = setting.dataset()

@@ -218,11 +218,11 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
     return f"{count:,} examples of {dataset.name} on {config.devices} devices, {how}{rest}"
 
 
-def clear_away(stage: SharedSetup, strategies: Sequence[StrategyConfig]) -> None:
+def clear_away(shared: SharedSetup, strategies: Sequence[StrategyConfig]) -> None:
     """Delete the emulation's state if all ``strategies`` have results; otherwise keep all of it."""
-    strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
-    if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
-        shutil.rmtree(stage.out / "state", ignore_errors=True)
+    strategy_runs = (strategy_run_of(shared, strategy, resume=True) for strategy in strategies)
+    if all(finished(shared, strategy_run) is not None for strategy_run in strategy_runs):
+        shutil.rmtree(shared.out / "state", ignore_errors=True)
 
 
 def unfinished(out: Path) -> bool:
@@ -275,9 +275,9 @@ def slug(title: str) -> str:
     return f"{name[:33]}-{digest}".lstrip("-")
 
 
-def finished(stage: SharedSetup, strategy_run: StrategyRun) -> StrategyResult | None:
+def finished(shared: SharedSetup, strategy_run: StrategyRun) -> StrategyResult | None:
     """Load the result of a strategy that finished before the emulation was interrupted, if any."""
-    path = _result_path(stage, strategy_run)
+    path = _result_path(shared, strategy_run)
     if not strategy_run.resumed or not path.exists():
         return None
     try:
@@ -287,22 +287,22 @@ def finished(stage: SharedSetup, strategy_run: StrategyRun) -> StrategyResult | 
 
 
 def keep(
-    stage: SharedSetup, strategy_run: StrategyRun, result: StrategyResult, theta: bytes
+    shared: SharedSetup, strategy_run: StrategyRun, result: StrategyResult, theta: bytes
 ) -> None:
     """Save a finished strategy's result and last global model, and delete its state."""
-    write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
-    write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
+    write_whole(theta, shared.out / "models" / f"{slug(strategy_run.title)}.bin")
+    write_whole(msgspec.json.encode(result), _result_path(shared, strategy_run))
     shutil.rmtree(strategy_run.folder, ignore_errors=True)
 
 
-def strategy_run_of(stage: SharedSetup, strategy: StrategyConfig, resume: bool) -> StrategyRun:
+def strategy_run_of(shared: SharedSetup, strategy: StrategyConfig, resume: bool) -> StrategyRun:
     """Return the run of one strategy and the folder of its state."""
-    folder = stage.out / "state" / "runs" / slug(strategy.title)
-    config = stage.config
+    folder = shared.out / "state" / "runs" / slug(strategy.title)
+    config = shared.config
     run = config.run(strategy)
     attack = Attack(config.attack_under(strategy), run.robust, config.devices)
-    hello = announced(stage.config.trainer.backend, stage.source.base)
-    return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack, hello)
+    hello = announced(shared.config.trainer.backend, shared.source.base)
+    return StrategyRun(strategy.title, run, folder, resume, shared.narrower, attack, hello)
 
 
 def budget_of(run: RunConfig, devices: int) -> PrivacyBudget | None:
@@ -316,11 +316,11 @@ def budget_of(run: RunConfig, devices: int) -> PrivacyBudget | None:
     return first_budget(run.privacy, run.fraction_train, run.num_rounds, devices, secret)
 
 
-def _result_path(stage: SharedSetup, strategy_run: StrategyRun) -> Path:
+def _result_path(shared: SharedSetup, strategy_run: StrategyRun) -> Path:
     run = hashlib.sha256(
         msgspec.json.encode((strategy_run.config, strategy_run.attack))
     ).hexdigest()[:16]
-    return stage.out / "state" / "finished" / f"{slug(strategy_run.title)}-{run}.json"
+    return shared.out / "state" / "finished" / f"{slug(strategy_run.title)}-{run}.json"
 
 
 def _require_names(config: EmulationConfig) -> None:

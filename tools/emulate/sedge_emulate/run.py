@@ -107,10 +107,10 @@ def run_fleet(
     with translated("make folder", out):  # fail now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        stage, result = emulate(config, arguments, console)
+        shared, result = emulate(config, arguments, console)
         write_json(result, out / "result.json")
         write_report(result, out / "report.html")
-        clear_away(stage, others or config.strategies)
+        clear_away(shared, others or config.strategies)
     print_table(result, console, out / "report.html")
     return result
 
@@ -118,38 +118,38 @@ def run_fleet(
 def emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[SharedSetup, Result]:
-    """Run every strategy to completion. Returns the stage and the emulation's result."""
+    """Run every strategy to completion. Returns the shared and the emulation's result."""
     out: Path = arguments.out
     with ExitStack() as stack:
         url, kind = _link(config, stack, out if arguments.resume else None)
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
-        stage = set_up(config, base, out, arguments.resume, progress.note, arguments.fresh)
+        shared = set_up(config, base, out, arguments.resume, progress.note, arguments.fresh)
         if arguments.ray is not None:
             progress.note(
                 f"Ray ({arguments.ray}) is starting its workers; on a busy host this takes a minute"
             )
-        workers = _workers(stage, arguments.ray)
+        workers = _workers(shared, arguments.ray)
         pool = stack.enter_context(closing(WorkerPool(workers, hold=url is None)))
         for text in pool.notes:
             progress.note(text)
         results = [
-            result_of(stage, strategy, arguments.resume, pool, url, progress)
+            result_of(shared, strategy, arguments.resume, pool, url, progress)
             for strategy in config.strategies
         ]
         progress.finished()
-    return stage, _result(arguments, stage, kind, results)
+    return shared, _result(arguments, shared, kind, results)
 
 
-def _workers(stage: SharedSetup, ray: str | None) -> Workers:
+def _workers(shared: SharedSetup, ray: str | None) -> Workers:
     """Start the training processes, on this host or, if ``ray`` is given, on that Ray cluster."""
     if ray is None:
-        return LocalWorkers(stage.setup, stage.workers)
-    return ClusterWorkers(stage.setup, ray, stage.workers)
+        return LocalWorkers(shared.setup, shared.workers)
+    return ClusterWorkers(shared.setup, ray, shared.workers)
 
 
 def _result(
-    arguments: argparse.Namespace, stage: SharedSetup, link: str, strategies: list[StrategyResult]
+    arguments: argparse.Namespace, shared: SharedSetup, link: str, strategies: list[StrategyResult]
 ) -> Result:
     return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -157,17 +157,17 @@ def _result(
         command=shlex.join(["sedge-emulate", *arguments.argv])
         .encode(errors="backslashreplace")
         .decode(),
-        dataset=stage.dataset_name,
-        split=stage.split,
-        devices=stage.config.devices,
-        seed=stage.config.seed,
-        model=stage.model,
+        dataset=shared.dataset_name,
+        split=shared.split,
+        devices=shared.config.devices,
+        seed=shared.config.seed,
+        model=shared.model,
         machine=_machine(),
         strategies=strategies,
         link=link,
-        metric=stage.metric,
-        settings=msgspec.to_builtins(stage.config),
-        data_sha256=stage.data_sha256,
+        metric=shared.metric,
+        settings=msgspec.to_builtins(shared.config),
+        data_sha256=shared.data_sha256,
     )
 
 

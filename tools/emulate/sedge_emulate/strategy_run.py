@@ -42,7 +42,7 @@ Fleet: TypeAlias = VirtualFleet | BrokerFleet
 
 
 def result_of(
-    stage: SharedSetup,
+    shared: SharedSetup,
     strategy: StrategyConfig,
     resume: bool,
     pool: WorkerPool,
@@ -53,12 +53,12 @@ def result_of(
 
     With ``resume``, a result that was saved before the interruption is reused.
     """
-    strategy_run = strategy_run_of(stage, strategy, resume)
-    return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
+    strategy_run = strategy_run_of(shared, strategy, resume)
+    return finished(shared, strategy_run) or run_strategy(shared, strategy_run, pool, url, progress)
 
 
 def run_strategy(
-    stage: SharedSetup,
+    shared: SharedSetup,
     strategy_run: StrategyRun,
     pool: WorkerPool,
     url: str | None,
@@ -70,53 +70,53 @@ def run_strategy(
     failed before its end.
     """
     began_s = time.monotonic()
-    progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
-    for remark in _remarks(stage, strategy_run):
+    progress.strategy(strategy_run.title, strategy_run.config.num_rounds, shared.metric)
+    for remark in _remarks(shared, strategy_run):
         progress.note(remark)
     trained_s = pool.train_s
-    with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
+    with closing(_fleet(shared, strategy_run, pool, url)) as fleet:
         if isinstance(fleet, BrokerFleet):
-            _invite(stage, fleet, progress)
+            _invite(shared, fleet, progress)
         watch = Watch(progress, fleet.clock, fleet.totals, lambda: _last_groups(fleet.store))
         fleet.play(watch)
         if watch.failure:
             raise DataError(f"{strategy_run.title}: {watch.failure}")
         context = _last_context(fleet.store)
         theta = context.theta
-        judged = pool.judge(theta) if len(stage.shares.central) else None
+        judged = pool.judge(theta) if len(shared.shares.central) else None
     engine = _engine(watch, pool, time.monotonic() - began_s, pool.train_s - trained_s)
-    result = _result(stage, strategy_run, fleet, watch, engine)
+    result = _result(shared, strategy_run, fleet, watch, engine)
     result = msgspec.structs.replace(
         result,
-        central=_central(stage, result.devices, judged),
+        central=_central(shared, result.devices, judged),
         epochs=_epochs(strategy_run, context),
         partners={device: dict(others) for device, others in watch.partners.items()},
     )
-    keep(stage, strategy_run, result, theta.astype("<f4").tobytes())
+    keep(shared, strategy_run, result, theta.astype("<f4").tobytes())
     return result
 
 
 def _fleet(
-    stage: SharedSetup, strategy_run: StrategyRun, pool: WorkerPool, url: str | None
+    shared: SharedSetup, strategy_run: StrategyRun, pool: WorkerPool, url: str | None
 ) -> Fleet:
     if url is None:
         # A virtual run is replayed from its start, with cached job results, so its old store is deleted.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
-        plan = Plan(stage.config, stage.config.seed)
-        name = stage.name(pool.trainer)
+        plan = Plan(shared.config, shared.config.seed)
+        name = shared.name(pool.trainer)
         absent = {
-            stage.shares.name(number): plan.device(number).config.absent_rounds
-            for number in range(stage.config.devices)
+            shared.shares.name(number): plan.device(number).config.absent_rounds
+            for number in range(shared.config.devices)
             if plan.device(number).config.absent_rounds
         }
         draw = cohort_without(absent)
-        return VirtualFleet(strategy_run, stage.bundle, stage.shares, plan, pool, name, draw)
-    return BrokerFleet(strategy_run, stage.bundle, stage.shares, pool, url)
+        return VirtualFleet(strategy_run, shared.bundle, shared.shares, plan, pool, name, draw)
+    return BrokerFleet(strategy_run, shared.bundle, shared.shares, pool, url)
 
 
-def _invite(stage: SharedSetup, fleet: BrokerFleet, progress: Progress) -> None:
-    for device in stage.config.real:
-        folder = stage.out / "join" / device
+def _invite(shared: SharedSetup, fleet: BrokerFleet, progress: Progress) -> None:
+    for device in shared.config.real:
+        folder = shared.out / "join" / device
         fleet.invite(device, folder)
         progress.note(f"{device} can join from {folder}: sedge-edge -c {folder}/edge.toml run")
 
@@ -152,14 +152,14 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 
 
 def _remarks(
-    stage: SharedSetup, strategy_run: StrategyRun, personal: int | None = None
+    shared: SharedSetup, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
     """Return the strategy's remarks on its options with this model.
 
     After the run, they also take the number of ``personal`` parameters sent into account.
     """
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
-    forms = (stage.bundle, *strategy_run.narrower)
+    forms = (shared.bundle, *strategy_run.narrower)
     try:
         return strategy.remarks([load(form)[0].manifest.layout for form in forms], personal)
     except SedgeError as exc:
@@ -183,11 +183,11 @@ def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> En
 
 
 def _result(
-    stage: SharedSetup, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
+    shared: SharedSetup, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
 ) -> StrategyResult:
     final = watch.summaries[-1]
     by_device = {device.device: device for device in final.devices}
-    shares = stage.shares
+    shares = shared.shares
     devices: list[DeviceResult] = []
     absent: list[DeviceResult] = []
     for number in range(len(shares)):
@@ -212,34 +212,34 @@ def _result(
         name=strategy_run.title,
         options=msgspec.to_builtins(strategy_run.config.options),
         rounds=watch.rounds,
-        before=spread([device.before for device in devices], stage.metric),
-        after=spread([device.after for device in devices], stage.metric),
+        before=spread([device.before for device in devices], shared.metric),
+        after=spread([device.after for device in devices], shared.metric),
         devices=devices,
-        bytes=_traffic(stage, fleet, watch),
+        bytes=_traffic(shared, fleet, watch),
         seconds=engine.wall_s,
         personal=personal_shares(final),
         engine=engine,
         classes=class_results(devices, absent),
-        remarks=list(_remarks(stage, strategy_run, personal_elements(watch.summaries))),
+        remarks=list(_remarks(shared, strategy_run, personal_elements(watch.summaries))),
     )
 
 
 def _central(
-    stage: SharedSetup, devices: Sequence[DeviceResult], judged: float | None
+    shared: SharedSetup, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
     """Summarise the metrics on the central test set, or return None if no device has any."""
     found = [device.central for device in devices if device.central is not None]
     if not found:
         return None
     return CentralTest(
-        examples=len(stage.shares.central),
-        before=spread([before for before, _ in found], stage.metric),
-        after=spread([after for _, after in found], stage.metric),
+        examples=len(shared.shares.central),
+        before=spread([before for before, _ in found], shared.metric),
+        after=spread([after for _, after in found], shared.metric),
         global_model=judged,
     )
 
 
-def _traffic(stage: SharedSetup, fleet: Fleet, watch: Watch) -> RunTraffic:
+def _traffic(shared: SharedSetup, fleet: Fleet, watch: Watch) -> RunTraffic:
     sizes = [
         device.update_bytes
         for summary in watch.summaries
@@ -253,7 +253,7 @@ def _traffic(stage: SharedSetup, fleet: Fleet, watch: Watch) -> RunTraffic:
         coordinator_up=totals.coordinator[0],
         coordinator_down=totals.coordinator[1],
         update_payload_mean=sum(sizes) / max(1, len(sizes)),
-        dense_update=stage.model.dense_bytes,
+        dense_update=shared.model.dense_bytes,
         payload_up=totals.payload_up,
         payload_down=totals.payload_down,
         resent=totals.resent,

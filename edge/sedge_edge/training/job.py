@@ -287,7 +287,7 @@ def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
             without = delta[personal]
             delta += residual
             delta[personal] = without
-    for tensor in prepared.kept:
+    for tensor in prepared.local_slices:
         delta[tensor] = 0.0
     return delta
 

@@ -41,10 +41,10 @@ class Prepared:
     """A job that is ready to train.
 
     ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are explained in ``Start``.
-    ``train`` and ``test`` are the device's examples in the form that the model takes. ``kept`` has the
-    slices of theta whose tensors stay on the device. ``own`` (n,) is the device's own model or its part of
-    a mixture, if the order trains one, or its last model, if the order blends models. ``mask_context`` is
-    the bitmap that the update's mask is coded against. ``held_out`` are the examples on which the device
+    ``train`` and ``test`` are the device's examples in the form that the model takes. ``local_slices`` are
+    the slices of theta whose tensors stay on the device. ``own`` (n,) is the device's own model or its part
+    of a mixture, if the order trains one, or its last model, if the order blends models. ``mask_context``
+    is the bitmap that the update's mask is coded against. ``held_out`` are the examples on which the device
     compares ``candidates``: examples left out of ``train`` or, for class shares, all of ``train``.
     ``correction`` (n,) is added to the gradients, and ``guidance`` holds the inputs of a guided loss.
     """
@@ -54,7 +54,7 @@ class Prepared:
     start: Theta
     base: Theta
     personal: NDArray[np.uint32]
-    kept: Sequence[slice]
+    local_slices: Sequence[slice]
     train: Examples
     test: Examples
     mask_context: bytes | None = None
@@ -94,8 +94,8 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
     check_guided(order.work, manifest.guide)
     if order.work.choice is not None:
         train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
-    slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
-    start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
+    local_slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
+    start = assemble(order, context.blobs, vectors, layout, local_slices, kept.model, kept.gradient)
     candidates = start.candidates
     informed = _informed(order, manifest, start.theta, train)
     if informed is not None:
@@ -118,7 +118,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
         start.theta,
         start.base,
         start.personal,
-        slices,
+        local_slices,
         train,
         test,
         mask_context,

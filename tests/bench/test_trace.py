@@ -13,4 +13,4 @@ def test_steps_take_one_commit_and_as_many_statements_for_any_cohort(tmp_path: P
     for step, most in {"close": 14, "plan": 6, "open": 5}.items():
         assert few[step].statements == many[step].statements <= most, step
     assert few["close"].calls <= 430, few["close"].functions.most_common(40)
-    assert few["close"].functions["cloud/rounds/closing.py close_round"] > 100
+    assert few["close"].functions["cloud/rounds/closing.py aggregate_and_close"] > 100

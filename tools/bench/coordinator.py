@@ -235,7 +235,7 @@ class Bench(Online):
         watch(inbox, "judge", "decode and validate")
         watch(self.core, "receive", "all else of receiving")
         watch(self.core.garbage, "collect", "delete what nothing names")
-        watch(scheduler, "close_round", "aggregate and close")
+        watch(scheduler, "aggregate_and_close", "aggregate and close")
         watch(cohorts, "plan_round", PLAN)
         watch(store, "open_round", PLAN)
         watch(self.core, "poll", PLAN)

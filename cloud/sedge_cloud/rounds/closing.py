@@ -34,7 +34,7 @@ from sedge_protocol.errors import ConfigError, StorageError, StrategyError, Unen
 from sedge_protocol.wire.messages import TRAIN
 
 
-def close_round(
+def aggregate_and_close(
     live: LiveRun,
     run_store: RunStore,
     current: OpenRound,

@@ -26,7 +26,7 @@ from sedge_cloud.hints import (
     Over,
     ToLeader,
 )
-from sedge_cloud.rounds.closing import already_closed, close_round
+from sedge_cloud.rounds.closing import aggregate_and_close, already_closed
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_cloud.rounds.lifecycle import (
@@ -150,7 +150,7 @@ class Scheduler:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
                 at, why = self._wall(now), current.closed_by(event)
                 given = live, self._run_store, current, self._traffic, at, why
-                summary = close_round(*given)
+                summary = aggregate_and_close(*given)
                 yield from self._closed(live, current, summary)
                 return
             current.enter(event, config, now)

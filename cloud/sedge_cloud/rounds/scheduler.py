@@ -249,10 +249,10 @@ class Scheduler:
                 live.resting.renew(hint.device)
             if live.round is not None:
                 live.round.arrive(hint.device, waits)
-        return self._serve(hint.device, now)
+        return self._add_newcomer(hint.device, now)
 
-    def _serve(self, device: str, now: float) -> list[CloudEffect | Hint]:
-        """Send an order to train from a finished run's last model to a device that missed the run's end."""
+    def _add_newcomer(self, device: str, now: float) -> list[CloudEffect | Hint]:
+        """Order a device that missed a finished run's end to train from its last model. Returns hints."""
         live = None if self.serving is None else self.live.get(self.serving.run)
         if live is None:
             return []

@@ -214,7 +214,7 @@ class OpenOrders:
             order = order or self.orders.one(run, current, current.orders[name])
             why = too_large(order, packet_limit(self._devices.hello(name)))
             if not why:
-                return [self._devices.ask(name, order, now)]
+                return [self._devices.give_order(name, order, now)]
         # Retrying would not help: the strategy failed, or the order is larger than a frame.
         except (StrategyError, LocalError) as exc:
             why = f"its order cannot be sent: {exc}"

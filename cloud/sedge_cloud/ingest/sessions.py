@@ -200,8 +200,8 @@ class DeviceRegistry:
         waits = entry.hello is not None and bool(entry.hello.waits)
         return Presence(entry.session.online, waits, entry.row.revoked)
 
-    def ask(self, device: str, order: Order, now: float) -> Send:
-        """Return the frame that sends a device its order."""
+    def give_order(self, device: str, order: Order, now: float) -> Send:
+        """Note that a device is asked to carry out an order. Returns the frame that sends it."""
         entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)

@@ -351,7 +351,7 @@ class Ingest:
         if run is None or current is None or self.open.find(get.run, get.round, name) is None:
             over = messages.Cancel(get.run, get.round, "the round is over")
             return [device.peer.message(over)]
-        orders, others = self.open.orders, self.broadcast.others
+        orders, others = self.open.order_builder, self.broadcast.others
         served = orders.served(run, current, name)
         queued, one = self._downloads.request(name, transfer, get.missing, served, now, others)
         device.bucket.charge(queued)

@@ -18,7 +18,7 @@ from sedge_cloud.ingest.sessions import DeviceRegistry
 from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
-from sedge_cloud.runs.orders import Orders, too_large
+from sedge_cloud.runs.orders import OrderBuilder, too_large
 from sedge_cloud.runs.terms import keeps_model, packet_limit
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
@@ -37,7 +37,7 @@ class OpenOrders:
     def __init__(
         self, store: Rows, runs: Runs, devices: DeviceRegistry, cut: Cut, counters: Counter[str]
     ) -> None:
-        self.orders = Orders(devices.hello, cut, store.public)
+        self.order_builder = OrderBuilder(devices.hello, cut, store.public)
         self._store = store
         self._runs = runs
         self._devices = devices
@@ -211,7 +211,7 @@ class OpenOrders:
         if run is None:  # the run is being deleted
             return []
         try:
-            order = order or self.orders.one(run, current, current.orders[name])
+            order = order or self.order_builder.one(run, current, current.orders[name])
             why = too_large(order, packet_limit(self._devices.hello(name)))
             if not why:
                 return [self._devices.give_order(name, order, now)]

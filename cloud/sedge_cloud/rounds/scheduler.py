@@ -53,7 +53,7 @@ from sedge_cloud.rounds.rollouts import advance
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.runs.asked import read_answers
 from sedge_cloud.runs.named_blobs import Cut
-from sedge_cloud.runs.orders import Orders
+from sedge_cloud.runs.orders import OrderBuilder
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.records import Summary
@@ -84,7 +84,7 @@ class Scheduler:
         self.serving: RunRow | None = None
         self._run_store, self._store = run_store, run_store.store
         self._devices = devices
-        self._orders = Orders(devices.hello, cut, run_store.store.public)
+        self._order_builder = OrderBuilder(devices.hello, cut, run_store.store.public)
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
@@ -192,7 +192,7 @@ class Scheduler:
                     live.drawn_at = devices.changes
                     return
                 current = new_round(run, number, task, planned.orders, now, self._wall)
-                orders = self._orders.all(run, current)
+                orders = self._order_builder.all(run, current)
             except StrategyError as exc:  # retrying would not help
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return

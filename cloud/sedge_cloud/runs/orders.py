@@ -102,7 +102,7 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
     return tuple(found)
 
 
-class Orders:
+class OrderBuilder:
     """Builds the devices' orders. ``cut`` divides their blobs into chunks that fit each device's link.
 
     ``last_hello`` returns a device's last hello, or None if there is none. ``public`` returns the URL of a

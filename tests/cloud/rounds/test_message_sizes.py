@@ -42,7 +42,9 @@ def test_blobs_are_cut_for_the_smaller_of_both_limits(
     say(cloud, "b", 0)
     order = cloud.order("a")
     assert {m.chunk_bytes for m in (order.bundle, order.model)} == {chunk_bytes}
-    served = cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], cloud.core.open[RUN], "a")
+    served = cloud.core.ingest.open.order_builder.served(
+        cloud.core.runs[RUN], cloud.core.open[RUN], "a"
+    )
     assert {blob.manifest.transfer for blob in served} == {
         order.bundle.transfer,
         order.model.transfer,

@@ -116,12 +116,12 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     order = cloud.order("a")
     assert len(order.steps) == 1
     current = cloud.core.open[RUN]
-    found = list(cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, "a"))
+    found = list(cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "a"))
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
     assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
-    found = list(cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, "a"))
+    found = list(cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "a"))
     assert {one.receivers for one in found} == {1}
 
 
@@ -163,7 +163,7 @@ def test_a_bundle_has_one_number_of_receivers_however_its_orders_name_it(tmp_pat
     bundle = run.bundles[0].sha256
     current.orders["d"] = msgspec.structs.replace(current.orders["d"], bundle=bundle)
     for name in "ad":
-        served = cloud.core.ingest.open.orders.served(run, current, name)
+        served = cloud.core.ingest.open.order_builder.served(run, current, name)
         assert (bundle, 4) in {(one.manifest.sha256, one.receivers) for one in served}
 
 
@@ -173,11 +173,13 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
     for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
         row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)
         current.orders[name] = row
-    cloud.core.ingest.open.orders._cut = describe
+    cloud.core.ingest.open.order_builder._cut = describe
     found = {
         name: {
             one.manifest.sha256: one.receivers
-            for one in cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, name)
+            for one in cloud.core.ingest.open.order_builder.served(
+                cloud.core.runs[RUN], current, name
+            )
         }
         for name in current.orders
     }

@@ -10,23 +10,19 @@ changed, it is useless, and training starts over.
 
 import hashlib
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import Answer, Evaluate, Request
-from sedge_edge.training.trainer import Moments, Trained, TrainingState
-from sedge_protocol.errors import StorageError
-from sedge_protocol.layout import Theta
+from sedge_edge.training.state_coding import decode_state, encode_state
+from sedge_edge.training.trainer import Trained, TrainingState
 from sedge_protocol.wire.update import Metrics
 
 # Increment this with every change to the format, to the meaning of a state's vectors, or to how examples
 # are shuffled.
 _FORMAT = b"checkpoint 4"
-
-T = TypeVar("T")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -45,7 +41,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def answer(self, index: int, request: Request) -> Answer:
         """Return the answer to the request with this index."""
         data = self.answers[index]
-        return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
+        return (
+            decode_state(data, Metrics)
+            if isinstance(request, Evaluate)
+            else decode_state(data, Trained)
+        )
 
 
 class Responder:
@@ -84,7 +84,7 @@ class Responder:
         """Return the checkpoint for the next attempt, or None if it would not save any training."""
         if state is None and all(isinstance(answer, Metrics) for answer in self._answers):
             return None
-        answers = tuple(_encoder.encode(answer) for answer in self._answers)
+        answers = tuple(encode_state(answer) for answer in self._answers)
         return Checkpoint(self._earlier.job, self.seconds, answers, state)
 
 
@@ -100,41 +100,13 @@ def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> by
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the checkpoint encoded as MessagePack."""
-    return _encoder.encode(checkpoint)
+    return encode_state(checkpoint)
 
 
 def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
     """Decode a checkpoint. Returns an empty one if there is none, or if it belongs to another job."""
     try:
-        found = None if data is None else _decode(data, Checkpoint)
+        found = None if data is None else decode_state(data, Checkpoint)
     except ValueError:  # raised by msgspec if another version wrote the data
         found = None
     return Checkpoint(job) if found is None or found.job != job else found
-
-
-def encode_moments(moments: Moments) -> bytes:
-    """Return an optimizer's state encoded as MessagePack. A device stores it as one blob per round."""
-    return _encoder.encode(moments)
-
-
-def decode_moments(data: bytes) -> Moments:
-    """Decode an optimizer's state. Raises ``StorageError`` if the data are invalid."""
-    try:
-        return _decode(data, Moments)
-    except ValueError as exc:  # raised by msgspec
-        raise StorageError(f"the optimizer's state cannot be read: {exc}") from exc
-
-
-def _bytes(vector: object) -> bytes:
-    return np.asarray(vector, "<f4").tobytes()
-
-
-def _vector(_: type, data: bytes) -> Theta:
-    return np.frombuffer(data, "<f4").astype(np.float32)
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_bytes)
-
-
-def _decode(data: bytes, kind: type[T]) -> T:
-    return msgspec.msgpack.decode(data, type=kind, dec_hook=_vector)

@@ -23,7 +23,6 @@ from sedge_edge.training.checkpoint import (
     Responder,
     decode_checkpoint,
     encode_checkpoint,
-    encode_moments,
     job_hash,
 )
 from sedge_edge.training.local_training import (
@@ -38,6 +37,7 @@ from sedge_edge.training.local_training import (
 from sedge_edge.training.meter import NOTHING_SPENT, JobCost, JobMeter
 from sedge_edge.training.preparation import JobContext, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
+from sedge_edge.training.state_coding import encode_moments
 from sedge_edge.training.trainer import (
     Trainer,
     TrainingDiverged,

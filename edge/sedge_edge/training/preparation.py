@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.jobs.storage import Vectors, WholeBlobs
-from sedge_edge.training.checkpoint import decode_moments
 from sedge_edge.training.examples import Examples, fitting, split
 from sedge_edge.training.label_prior import with_prior
 from sedge_edge.training.local_training import LocalTraining, check_order, local_training
 from sedge_edge.training.start_vector import StartCandidates, assemble
+from sedge_edge.training.state_coding import decode_moments
 from sedge_edge.training.steppers.model import tensor_slices
 from sedge_edge.training.trainer import Guidance, Moments
 from sedge_protocol.codec import decode

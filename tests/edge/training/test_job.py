@@ -13,7 +13,6 @@ from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples
 
 from sedge_edge.jobs.job import Job, Kept, Outcome
 from sedge_edge.jobs.storage import FolderVectors
-from sedge_edge.training.checkpoint import encode_moments
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS as ANNOUNCED
@@ -28,6 +27,7 @@ from sedge_edge.training.job import (
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.meter import JobCost
 from sedge_edge.training.preparation import Prepared, prepare
+from sedge_edge.training.state_coding import encode_moments
 from sedge_edge.training.trainer import (
     Moments,
     Trained,

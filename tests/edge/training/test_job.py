@@ -218,7 +218,7 @@ def coded_of(
         job,
         manifest_of(device),
         start,
-        kept=kept,
+        local_slices=kept,
         train=device.train,
         test=device.test,
         **{**plain, **changes},

@@ -80,7 +80,7 @@ def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
 
 
 def _starts(folder: Path) -> int:
-    """Return the device's start counter, or 0 if its state, which will be deleted, cannot be read."""
+    """Return the device's start count, or 0 if its state, which will be deleted, cannot be read."""
     try:
         state = Journal(folder / "journal", AgentState, SCHEMA).load()
     except StorageError:

@@ -260,7 +260,7 @@ def open_agent(
     keyring: Keyring | None = None,
     settings: tuple[Settings, Gates] | None = None,
 ) -> Agent:
-    """Open the agent whose blobs and journal are in ``folder``. Its start counter is at least ``clock_s``.
+    """Open the agent whose blobs and journal are in ``folder``. Its start count is at least ``clock_s``.
 
     ``keep`` says how much to keep of ended runs, and ``permits`` says which URLs may be requested.
     ``files`` contains the files of blobs that the device already has, keyed by SHA-256. If there are

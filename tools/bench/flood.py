@@ -8,7 +8,7 @@ answer orders, and sends ``--rate`` messages a second (inf: as many as the broke
 
     chunk    sealed, for a transfer that it has not offered: these get no answer
     get      sealed, for all chunks of the round's model
-    hello    sealed, each with a higher incarnation of the device
+    hello    sealed, each with a higher start count of the device
     garbage  64 bytes that are not a frame
     mac      a chunk with a wrong MAC
 

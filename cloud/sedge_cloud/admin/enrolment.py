@@ -85,7 +85,7 @@ def reissue_device(
 ) -> Path:
     """Give an enrolled or revoked device a new secret (see ``_issue``); the old one stops working.
 
-    Needed when a secret has leaked, a device has lost its disk, or its incarnation counter is used up.
+    Needed when a secret has leaked, a device has lost its disk, or its start counts are used up.
     """
     if store.device(device) is None:
         raise ConfigError("device", device, "an enrolled device")

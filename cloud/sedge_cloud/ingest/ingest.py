@@ -112,7 +112,7 @@ class Ingest:
         self._downloads.drop(lost)
         if not gained:
             return []
-        # A higher incarnation makes our frames newer than the ones sent by the devices' previous process.
+        # A higher start count makes our frames newer than the ones sent by the devices' previous process.
         self._incarnation = self.store.next_incarnation(int(self._wall(now)))
         self._started = now
         self.open.take()
@@ -275,7 +275,7 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The highest plausible incarnation: ours (a clock reading) plus the time since we started.
+            # The highest plausible start count: ours (a clock reading) plus the time since we started.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:

@@ -155,7 +155,7 @@ class DeviceRegistry:
             names.difference_update([name for name in names if topics.shard_of(name) in shards])
 
     def gain(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
-        """Take over these shards as well. Frames to their devices carry this incarnation.
+        """Take over these shards as well. Frames to their devices carry this ``incarnation``.
 
         Devices that their previous process saw online are asked for a hello. Their rows say that they are
         online until it is clear that they do not answer.

@@ -56,7 +56,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 class Trigger(StrEnum):
-    """An event in the life of a run or of a round."""
+    """What moves a run or a round into its next state."""
 
     # to a run
     LAST_ROUND = "the last round closed"

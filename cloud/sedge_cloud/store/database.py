@@ -52,7 +52,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """Return the next incarnation: above all earlier ones and, if plausible, at least ``clock``."""
+        """Return the next start count: above all earlier ones and, if plausible, at least ``clock``."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()

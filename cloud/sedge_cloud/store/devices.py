@@ -149,7 +149,7 @@ class Devices(Database):
             db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (device,))
 
     def reissue_device(self, device: str, secret: bytes) -> None:
-        """Give a device, even a revoked one, a new secret. Its incarnation restarts from 0.
+        """Give a device, even a revoked one, a new secret. Its start count restarts from 0.
 
         Raises ``ConfigError`` if there is no such device.
         """
@@ -173,7 +173,7 @@ class Devices(Database):
             return [int(row[0]) for row in rows]
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
-        """Store a device's newest incarnation and hello, unless its secret has changed in the meantime."""
+        """Store a device's newest start count and hello, unless its secret has changed in the meantime."""
         sql = "UPDATE devices SET incarnation = ?, hello = ?, changed = ? WHERE device = ? AND secret = ?"
         known = msgspec.structs.replace(row, hello=hello).read_hello()
         with self._transaction() as db:

@@ -212,7 +212,7 @@ class Handshake:
         Warns if it may come from a coordinator that is waiting for an answer.
         """
         newest, incarnation = self._peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        # A frame repeated within one incarnation comes from the broker and is harmless.
+        # A frame repeated within one start comes from the broker and is harmless.
         if incarnation >= newest or now < self._warn_at:
             return []
         self._warn_at = now + WARN_EVERY_S

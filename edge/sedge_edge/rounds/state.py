@@ -218,10 +218,10 @@ class StateStore:
         return self.state.needed(blobs) | self._uncertain | declined
 
     def start(self, clock_s: int, key: bytes) -> None:
-        """Begin a new incarnation.
+        """Take a new start count.
 
         It is above the last one, and at least the clock's time if that is plausible. With new keys both
-        incarnations start over, because no old frame has a valid MAC under the new keys.
+        start counts begin again, because no old frame has a valid MAC under the new keys.
         """
         state = self.state
         if state.key not in (b"", key):
@@ -235,7 +235,7 @@ class StateStore:
         )
 
     def heard_coordinator(self, coordinator_incarnation: int) -> None:
-        """Record the coordinator's incarnation. ``Peer`` has verified that a lower one is not a replay."""
+        """Record the coordinator's start count. ``Peer`` has verified that a lower one is not a replay."""
         if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
 

@@ -7,7 +7,7 @@
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
     8       4     incarnation       the sender's start count; increases with every start
-    12      4     seq        increases with every frame of one incarnation
+    12      4     seq        increases with every frame of one start
     16      16    transfer   transfer id, or zeros
     32      4     index      chunk index, or 0
     36      4     body_len
@@ -224,18 +224,18 @@ class ReplayWindow:
     """Accepts each control frame from one sender once. (incarnation, seq) identifies a frame.
 
     The window has 64 frames, as in IPsec (RFC 4303), because a broker may slightly reorder frames. Chunks
-    are idempotent and need no window. Frames of older incarnations are refused until ``restart``.
+    are idempotent and need no window. Frames of older starts are refused until ``restart``.
     """
 
     WIDTH = 64
 
     def __init__(self, incarnation: int = 0) -> None:
         self.incarnation = incarnation
-        self.top = 0  # the highest sequence number seen in this incarnation
+        self.top = 0  # the highest sequence number seen in this start
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:
-        """Accept this frame, whatever its incarnation, and start a new window with it."""
+        """Accept this frame, whatever its start count, and start a new window with it."""
         self.incarnation, self.top, self._seen = frame.incarnation, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:

@@ -127,7 +127,7 @@ class Peer:
         return open_frame(payload, topic, self._receive_key, self.versions)
 
     def _answers(self, frame: Frame) -> bool:
-        """Return True if a frame of an older incarnation is the awaited welcome."""
+        """Return True if a frame with an older start count is the awaited welcome."""
         if (
             frame.kind is not Kind.WELCOME
             or self.awaited is None

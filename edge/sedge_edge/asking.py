@@ -39,7 +39,6 @@ class Asking:
         self.token, self.name = token, name
         self._private = private_key(seed)
         self._keys = DeviceKeys.of(parse_secret(token.key, "token"))
-        self._sent = 0
 
     @cached_property
     def point(self) -> bytes:
@@ -80,10 +79,9 @@ class Asking:
 
     def question(self) -> tuple[str, bytes]:
         """Return the topic and the bytes of a JOIN."""
-        self._sent += 1
         up = topics.up(self.token.fleet, self.token.token)
         asks = Join(self.point, self.name, self._agreement.asks(self.name), VERSION)
-        return up, seal(Frame(Kind.JOIN, encode_body(asks), 1, self._sent), up, self._keys.up)
+        return up, seal(Frame(Kind.JOIN, encode_body(asks), 1, 1), up, self._keys.up)
 
     def answer(self, payload: bytes) -> Joined | None:
         """Decode a genuine answer to this device. Returns None for anything else."""

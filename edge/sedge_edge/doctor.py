@@ -174,7 +174,7 @@ def _targets(whole: Examples) -> str:
         return said
     row = int(np.argmax(odd.reshape(len(odd), -1).any(axis=1)))
     place = f"y[{row}]" if whole.places is None else whole.places.name(row)
-    value = y[row][odd[row]].flat[0] if y.ndim > 1 else y[row]
+    value = y[row][odd[row]].flat[0]
     return f"{said} ({place} has {value:.6g}, which is not a class)"
 
 

@@ -94,6 +94,21 @@ def test_a_minimal_file_and_the_defaults(folder: Path) -> None:
     assert keys.password not in repr(config) + repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("keys", "renews"),
+    [
+        ("", True),
+        ('cert_file = "device.pem"\nkey_file = "device.key"', False),
+        ('password_file = "device.key"', False),
+    ],
+)
+def test_a_secret_on_which_the_account_depends_can_change(
+    folder: Path, keys: str, renews: bool
+) -> None:
+    config = load_config(write(folder, TLS.replace("[data]", f"{keys}\n[data]")))
+    assert config.renews == renews and not config.is_certified
+
+
 def test_every_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "deep")
     write_private(folder / "password", " swordfish\n")

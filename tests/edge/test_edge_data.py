@@ -532,18 +532,23 @@ def test_new_data_are_read_without_a_restart(
 ) -> None:
     """A file is replaced, an image comes; what is damaged leaves the examples from before."""
     path = tmp_path / "train.npz"
-    np.savez(path, x=np.zeros((10, 2)), y=np.zeros(10, int))
+    x = np.arange(20.0).reshape(10, 2)
+    np.savez(path, x=x, y=np.zeros(10, int))
     data = LiveData(DataConfig(train="train.npz"), tmp_path)
     first = data()
+    both = LiveData(DataConfig(train="train.npz", test="train.npz"), tmp_path)()
+    for part in (*first, *both):  # each example knows its row in the file
+        assert part.places is not None
+        np.testing.assert_array_equal(part.inputs, x[part.places.numbers])
     assert data() is first and len(first[0].targets) == 8
     path.write_bytes(b"half of a fi")
-    assert data() is first and data() is first
+    assert data() is data() is data() is first
     (record,) = caplog.records
     assert (
         "new data" in record.message and "continuing with the previous examples" in record.message
     )
     np.savez(path, x=np.zeros((20, 2)), y=np.zeros(20, int))
-    assert len(data()[0].targets) == 16
+    assert data() is data() and len(data()[0].targets) == 16
     path.unlink()
     assert len(data()[0].targets) == 16
     write_images(tmp_path / "images", ["0/a.png", "1-cat/b.png"])

@@ -12,6 +12,7 @@ from sedge_edge.agent import GATE_RETRY_S, AgentEffect, StartJob
 from sedge_edge.config import load_config
 from sedge_edge.doctor import gate_values
 from sedge_edge.gates import Gates
+from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.waiting import CHECK_S, COUNTS_S
 from sedge_edge.sensors import Sensors
 from sedge_edge.status import status
@@ -202,6 +203,18 @@ def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     device.settle()
     assert ("run", 1) in device.updates and not device.on_disk().waits
     assert device.notes.count("continuing") == 1
+
+
+def test_a_gate_that_closes_while_the_disk_is_full_is_on_record_when_it_is_not(
+    device: Harness,
+) -> None:
+    device.connect()
+    device.closed = "on battery"
+    with device.refusing("commit"):
+        assert said(device, later(device, COUNTS_S + CHECK_S))[0] == "on battery"
+    assert device.counters["storage_errors"] == 1 and not device.on_disk().waits
+    assert said(device, later(device, DISK_RETRY_S + CHECK_S))[-1] == "on battery"
+    assert device.on_disk().waits == "on battery"
 
 
 def test_downloads_under_way_stop_at_once_and_go_on_where_they_were(device: Harness) -> None:

@@ -7,9 +7,14 @@ import msgspec
 import pytest
 
 from sedge_edge.__main__ import main
+from sedge_edge.asking import Asking
 from sedge_edge.config import load_config
+from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.enrolment import Enrolment, Token
-from sedge_protocol.wire.joining import private_key, public_key
+from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.joining import Agreement, key_name, private_key, public_key
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Joined, encode_body
 
 GIVEN = Enrolment("pi-1", "home", "mqtts://broker.example", bytes(range(32)).hex(), "PEM\n")
 
@@ -91,6 +96,29 @@ def test_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", GIVEN.join_text()[:-9]]) == 2
     said = capsys.readouterr().err
     assert "join text: cut off or damaged" in said and GIVEN.secret[:8] not in said
+
+
+def test_only_the_coordinators_answer_to_this_device_is_heard() -> None:
+    """Several devices may join by one token, and whoever has its line can seal what its coordinator can."""
+    private, keys = private_key(bytes(32)), DeviceKeys.of(bytes(32))
+    token = Token("t1", "home", "mqtt://127.0.0.1:9", "00" * 32, public_key(private).hex())
+    mine, other = (Asking(token, "pi-1", bytes([number]) * 32) for number in (1, 2))
+    agreement = Agreement.of(private, mine.point, mine.point, "home", "t1")
+    assert mine.secret == agreement.secret != other.secret
+
+    def heard(by: Asking, said: Joined, key: bytes = keys.down) -> Joined | None:
+        return by.answer(seal(Frame(Kind.JOINED, encode_body(said), 1, 1), by.down, key))
+
+    name = key_name(mine.point)
+    accepted = Joined(name, "accepted", "pi-9", agreement.answers("pi-9"))
+    for said in (accepted, Joined(name, "pending", "pi-1"), Joined(name, "refused", detail="no")):
+        assert heard(mine, said) == said
+        assert heard(other, said) is None and heard(mine, said, keys.up) is None
+    assert heard(mine, msgspec.structs.replace(accepted, device="pi-8")) is None
+    assert mine.answer(mine.question()[1]) is None
+    no_point = msgspec.structs.replace(token, point="04" + 64 * "00")
+    with pytest.raises(ConfigError, match=r"token: .*not a point.*, expected the whole line"):
+        Asking(no_point, "pi-1", bytes(32)).question()
 
 
 def test_ctrl_c_while_it_waits(

@@ -132,7 +132,7 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
     wrong = ~exact.reshape(len(rows), -1).all(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
-        value = rows[row][~exact[row]].flat[0] if rows.ndim > 1 else rows[row]
+        value = rows[row][~exact[row]].flat[0]
         limit = f"at most {MAX_INTEGER} in magnitude"
         found = f"{name} is {rows.dtype} and {name}[{row}] holds {value}"
         raise DataError(

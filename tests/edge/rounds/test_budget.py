@@ -45,6 +45,14 @@ def test_so_many_orders_at_a_moment_and_in_an_hour() -> None:
     assert one.order() is None
 
 
+def test_of_what_is_refused_the_log_says_one_in_an_hour() -> None:
+    one, told = budget(), list[bool]()
+    for now in (0.0, 1.0, HOUR_S - 1, HOUR_S, HOUR_S + 1, 3 * HOUR_S):
+        one.passed(now)
+        told.append(one.tells())
+    assert told == [True, False, False, True, False, True]
+
+
 def test_bytes_of_a_day() -> None:
     one = budget()
     one.received(999_999)

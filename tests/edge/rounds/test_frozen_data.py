@@ -8,6 +8,7 @@ from tests.edge.harness import Harness, make_bundle
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob, frozen_data
 from sedge_protocol.wire.transfer import Manifest
 
@@ -44,6 +45,11 @@ def test_it_comes_once_and_goes_with_the_last_bundle_that_names_it(device: Harne
     found = read_bundle(device.blobs(), bundle.sha256).frozen
     assert found is not None
     np.testing.assert_array_equal(found, VALUES)
+    others = [
+        unpack(make_bundle()),
+        Bundle(unpack(make_bundle(1, frozen=DATA)).manifest, {}, found),
+    ]
+    assert read_bundle(device.blobs(), bundle.sha256, others=others).frozen is found
     first = chunks(device)
     give(device, 2)  # the same bundle
     give(device, 1, seed=1, run="other")  # another bundle with the same data

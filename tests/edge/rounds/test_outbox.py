@@ -204,9 +204,19 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert bench.memory.state.outbox == ()
 
 
-def test_a_broker_on_the_way_that_drops_every_chunk_gets_smaller_ones(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("size", "limit", "expected"),
+    [
+        (1_000_000, 0, [65_536] * 3 + [32_768] * 3 + [16_384]),
+        (5_000_000, 16_000, [8192] * 7),  # an offer of twice as many digests would not come through
+    ],
+)
+def test_a_broker_on_the_way_that_drops_every_chunk_gets_smaller_ones(
+    bench: Bench, size: int, limit: int, expected: list[int]
+) -> None:
     """H1: the connection lives on, small messages come through, and nobody says a word."""
-    bench.add(1_000_000)
+    bench.add(size)
+    bench.outbox.limit(limit)
     effects, now, sizes = bench.connect(0.0), 0.0, list[int]()
     while len(sizes) < 7:
         for offer in bench.offers(effects):
@@ -216,8 +226,8 @@ def test_a_broker_on_the_way_that_drops_every_chunk_gets_smaller_ones(bench: Ben
         effects = bench.outbox.poll(now)
         if not effects:
             now = bench.outbox.timer() or 0.0
-    assert sizes == [65_536] * 3 + [32_768] * 3 + [16_384]
-    assert bench.memory.state.chunk_bytes == 16_384
+    assert sizes == expected
+    assert bench.memory.state.chunk_bytes == (16_384 if not limit else 65_536)
 
 
 def test_the_coordinators_limit_holds_on_this_connection_and_the_next(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd, StopSpan
 from sedge_edge.rounds.places import PAUSE_FIRST_S, STALL_S
 from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Subscribe
-from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.messages import Cancel, Get, Order
 from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.settings import LimitsConfig
 from sedge_protocol.wire.topics import blob as blob_topic
@@ -173,6 +173,25 @@ def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) ->
     data = device.served[order.bundle.transfer][:4096]
     late = FetchedChunk(span.number, 0, data)
     assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
+
+
+@pytest.mark.python_only("spans")
+def test_a_blob_that_a_server_had_not_is_never_asked_for_there_again(
+    device: Harness, server: BlobServer
+) -> None:
+    order = placed(device, server)
+    (span,) = only(device.tell(order), FetchSpan)
+    data = device.served[order.bundle.transfer][:4096]
+    assert device.agent.fetched(FetchedChunk(span.number, 0, data), device.now) == []
+    effects = device.agent.fetched(SpanEnd(span.number, "answered 404"), device.now)
+    effects += device.agent.poll(device.now)
+    asked = [m for m in device.messages(effects) if isinstance(m, Get)]
+    assert len(asked) == 2, "at once, over MQTT: the rest of the bundle, and the model"
+    device.tell(Cancel(order.run, 0, "stopped"))
+    device.now += PAUSE_FIRST_S
+    again = placed(device, server, 2)
+    (span,) = only(device.tell(again), FetchSpan)
+    assert span.manifest == again.model
 
 
 @pytest.mark.python_only("spans")

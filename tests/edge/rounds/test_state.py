@@ -10,9 +10,11 @@ from tests.edge.disk_faults import FullDisk
 
 from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, TooManyRuns
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
-from sedge_protocol.wire.messages import MAX_RUNS, Order
+from sedge_protocol.wire.messages import EVALUATE, MAX_RUNS, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
 from sedge_protocol.wire.work import PatchChoice, Step, Work
@@ -238,6 +240,44 @@ def test_steps_that_are_wrong_leave_the_model_alone_to_be_fetched(path: Path) ->
         assert now.state.continued_orders(lambda sha256: True)[-1] == whole
     assert now.state.runs["a"].kept == outcome("a", 2).kept
     assert memory(path).state == now.state
+
+
+def test_an_evaluation_of_another_bundle_leaves_what_is_kept(path: Path) -> None:
+    now = memory(path)
+    now.finish(order("a", 1), outcome("a", 1))
+    kept = now.state.runs["a"]
+    asked = msgspec.structs.replace(order("a", 2), task=EVALUATE)
+    now.finish(msgspec.structs.replace(asked, bundle=describe(b"other")), outcome("a", 2))
+    assert now.state.runs["a"] == msgspec.structs.replace(kept, round=2)
+    now.finish(asked, outcome("a", 2))
+    assert now.state.runs["a"].kept == outcome("a", 2).kept
+
+
+def test_blobs_are_durable_before_the_state_that_names_them(path: Path) -> None:
+    then: list[AgentState] = []
+    now = StateStore(Journal(path, AgentState, SCHEMA), lambda: then.append(memory(path).state))
+    now.accept(order("a", 1))
+    now.finish(order("a", 1), outcome("a", 1))
+    assert [state.blobs() for state in then] == [set(), memory_of(order("a", 1))]
+
+
+def test_what_a_failed_commit_names_is_kept_until_another_succeeds(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on disk all the same, and take effect after a power cut."""
+    now, blobs = memory(path), BlobFolder(path.parent, min_free_bytes=0)
+    with monkeypatch.context() as full:
+        full.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
+        with pytest.raises(StorageError):
+            now.accept(order("a", 1))
+    assert now.state == AgentState() and now.needed(blobs) == memory_of(order("a", 1))
+    now.probe()
+    assert now.needed(blobs) == set()
+
+
+def memory_of(one: Order) -> set[bytes]:
+    """What a state with this order names."""
+    return AgentState(orders={one.run: one}).blobs()
 
 
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

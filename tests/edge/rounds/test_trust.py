@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.edge.harness import ONE_STEP, Harness, MakeDevice, make_bundle
 
+from sedge_edge.rounds.taken_policies import MAX_POLICIES, TakenPolicy, remembered
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.host.signing import public_hex, sign
 from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES, unpack
@@ -266,6 +267,16 @@ def test_a_statement_that_no_counting_key_made_of_another_changes_nothing(
     )
     device.give(signed(2, chain=chain)(device))
     assert device.updates.keys() == {("run", 2)} and not device.on_disk().replaced
+
+
+def test_the_policies_of_the_last_runs_are_remembered() -> None:
+    taken: dict[str, TakenPolicy] = {}
+    for number in range(MAX_POLICIES + 1):
+        taken = remembered(taken, f"run-{number}", TakenPolicy(number, b"key"))
+    again = remembered(taken, "run-1", TakenPolicy(99, b"key"))
+    assert [*again] == [*(f"run-{number}" for number in range(2, MAX_POLICIES + 1)), "run-1"]
+    assert [again[run].version for run in ("run-2", "run-1")] == [2, 99]
+    assert remembered(again, "run-3", None) == again
 
 
 def test_freeze_an_expired_policy_is_refused_by_the_latest_time_that_the_device_knows(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec.exponent_order import ordered
 
 
 @pytest.mark.parametrize("coding", [ValueCoding.FP32, ValueCoding.BF16])
@@ -20,3 +21,14 @@ def test_bell_curves_take_fewer_bytes_and_come_back(
     assert found.tobytes() == decode(by_position, values.size).values.tobytes()
     lengths = np.frombuffer(coded[12 : 16 + 4 * (4 if coding == "fp32" else 2)], np.uint32)
     assert lengths[-2] < values.size  # by position this plane does not compress at all
+
+
+def test_a_new_code_begins_where_the_many_values_of_an_exponent_end() -> None:
+    many, few = 2**16, 10
+    highest = np.repeat(np.array([2, 4, 6], np.uint8), [many, few, many])
+    plane = np.arange(highest.size).astype(np.uint8)
+    mixed = np.random.default_rng(0).permutation(highest.size)
+    in_order, cuts = ordered(plane[mixed], highest[mixed])
+    assert cuts == [many]
+    assert np.array_equal(np.sort(in_order[many : many + few]), np.sort(plane[many : many + few]))
+    assert ordered(plane[:few], highest[:few])[1] == []

@@ -198,6 +198,10 @@ HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ("bundle format None", lambda: {k: v for k, v in fields().items() if k != "format"}),
     ("bundle format '1'", lambda: {**fields(), "format": "1"}),
     ("batch_size 0, expected", lambda: {**fields(), "batch_size": 0}),
+    (
+        "parts of 5 numbers do not fit an input",
+        lambda: {**fields(), "parts": [{"name": "a", "dtype": "float32", "shape": [5]}]},
+    ),
     ("batch_size 65537, expected", lambda: {**fields(), "batch_size": 65537}),
     ("unknown program 'sneak'", lambda: with_program(name="sneak")),
     ("does not match the manifest's sha256", lambda: with_program(sha256="00" * 32)),

@@ -246,7 +246,7 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     current = cloud.core.open[RUN]
     private = [
         named.manifest
-        for named in cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, "c")
+        for named in cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "c")
         if not named.receivers
     ]
     assert private == [step.blob]

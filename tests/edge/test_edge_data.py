@@ -17,7 +17,14 @@ from tests.fleet import manifest_of
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import LiveData, as_inputs, load_data, load_source, memory, read_source
-from sedge_edge.training.examples import Examples, fitting, holdout_size, split, split_rows
+from sedge_edge.training.examples import (
+    Examples,
+    check_tokens,
+    fitting,
+    holdout_size,
+    split,
+    split_rows,
+)
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
@@ -525,6 +532,14 @@ def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path)
         except DataError:
             refused += 1
     assert refused > 50
+
+
+def test_tokens_are_below_the_vocabulary_if_that_is_known() -> None:
+    check_tokens(np.array([[0, 4]]), 5, "x")
+    check_tokens(np.array([[-1, 10**6]]), 0, "x")
+    for token in (-1, 5):
+        with pytest.raises(DataError, match=rf"x\[1, 0\] is {token}\b"):
+            check_tokens(np.array([[0, 4], [token, 9]]), 5, "x")
 
 
 def test_new_data_are_read_without_a_restart(

@@ -51,10 +51,12 @@ def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
         decompress_zstd(bytes(coded), 2**20)
 
 
-def test_a_window_over_the_limit_is_refused() -> None:
-    # Magic, a size of 2 bytes (256 + 0), a window of 2**24, and a raw block of nothing.
-    raw = b"\x28\xb5\x2f\xfd\x40" + bytes([24 - 10 << 3]) + b"\x00\x00" + b"\x01\x00\x00"
-    with pytest.raises(CodecError, match="window 16777216, the limit is 8388608"):
+@pytest.mark.parametrize(("eighths", "window"), [(0, 16_777_216), (3, 23_068_672)])
+def test_a_window_over_the_limit_is_refused(eighths: int, window: int) -> None:
+    # Magic, a size of 2 bytes (256 + 0), a window of 2**24 and eighths of it, and a raw block of nothing.
+    coded = bytes([24 - 10 << 3 | eighths])
+    raw = b"\x28\xb5\x2f\xfd\x40" + coded + b"\x00\x00" + b"\x01\x00\x00"
+    with pytest.raises(CodecError, match=f"window {window}, the limit is 8388608"):
         decompress_zstd(raw, 2**20)
 
 

@@ -1,5 +1,6 @@
 """What all commands have in common: configuration, suggestions, help, exit statuses, completion, Ctrl-C."""
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -30,7 +31,7 @@ from sedge_protocol.errors import (
     StorageError,
     StrategyError,
 )
-from sedge_protocol.host.command_line import Parser, exit_status
+from sedge_protocol.host.command_line import Parser, exit_status, seconds
 
 MAINS = {
     "sedge-cloud": cloud,
@@ -171,3 +172,10 @@ def test_ctrl_c_while_importing_is_one_line() -> None:
     words = [sys.executable, "-c", INTERRUPTED]
     done = subprocess.run(words, capture_output=True, text=True, env=os.environ)
     assert (done.returncode, done.stderr) == (130, "sedge-edge: interrupted\n")
+
+
+def test_a_duration_is_finite_and_not_negative() -> None:
+    assert [seconds(text) for text in ("0", "1.5")] == [0.0, 1.5]
+    for text in ("-1", "inf", "nan", "soon"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"found '{text}', expected a finite"):
+            seconds(text)

@@ -23,9 +23,10 @@ from sedge_cloud.broker.child import find_mosquitto
 from sedge_cloud.broker.ports import LOOPBACK, on_free_port
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import Broker
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
+from sedge_protocol.host.probe import probe
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.keys import DeviceKeys
 
@@ -175,6 +176,8 @@ def test_devices_are_kept_apart(secure: Secure) -> None:
     assert not victim.losses()
     for driven in everyone:
         driven.link.close()
+    with pytest.raises(LinkError, match="refused a message: Not authorized"):
+        probe(secure.by_password("pi-2"), topics.down(FLEET, "pi-2"), UP, 5.0)  # a doctor's words
 
 
 def packet(kind: int, *parts: bytes) -> bytes:

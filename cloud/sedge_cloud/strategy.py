@@ -185,7 +185,7 @@ class ClientModel:
     def shortened(self) -> "ClientModel":
         """Return the model as it counted in its round: the share ``counted`` of the way from ``base``."""
         base, factor = self.base, np.float32(self.counted)
-        if factor == 1 or base is None or self.trained is None or self.sent is None:
+        if base is None or self.trained is None or self.sent is None:
             return self
         sent = replace(self.sent, values=factor * self.sent.values)
         return replace(self, trained=base + factor * (self.trained - base), sent=sent)

@@ -20,6 +20,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.receipts import RECEIVED
 from sedge_cloud.store.records import ClosedRound
+from sedge_cloud.store.rollouts import RolloutRow
 from sedge_cloud.store.rows import (
     LATE_ROUNDS,
     ClientModelRow,
@@ -124,6 +125,24 @@ def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None
     with pytest.raises(StorageError, match=r"sedge\.sqlite: UNIQUE constraint failed"):
         store.open_round(second, twice)
     assert store.rounds("run") == [ROUND] and store.orders("run", 2) == []
+
+
+def test_nothing_is_written_for_a_run_that_has_been_deleted(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    with pytest.raises(StorageError, match="run run: it is running"):
+        store.add_newcomer_orders(ROUND, [])  # as only a finished run has them
+    store.set_status("run", "stopped")
+    store.delete_run("run")
+    for write in (
+        lambda: store.open_round(ROUND, ORDERS),
+        lambda: store.add_newcomer_orders(ROUND, ORDERS),
+        lambda: store.close_round(ClosedRound("run", 1, 0, b"", b"", "running")),
+        lambda: store.commit_receipt(GOOD),
+        lambda: store.reject(GOOD.refused("lost", "its blob")),
+        lambda: store.add_rollout(RolloutRow("run", 1, b"", "in_progress", b"", b"", 1.0)),
+    ):
+        with pytest.raises(StorageError, match="run run: it is deleted"):
+            write()
 
 
 def test_an_older_round_never_replaces_a_newer_client_model(tmp_path: Path) -> None:

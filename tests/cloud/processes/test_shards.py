@@ -78,6 +78,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     hello = msgspec.structs.replace(a_hello("again"), **change)
     cloud.say("a", hello)
     assert leader.load() == [DeviceOnline("a", renewed)]
+    assert leader.changes == cloud.core.devices.changes + 2
     assert leader.hello("a") == hello
     cloud.say("a", msgspec.structs.replace(hello, nonce=b"a third session."))
     assert leader.load() == [] and leader.hello("a") == hello

@@ -159,6 +159,7 @@ def test_another_fleets_store_is_refused(tmp_path: Path) -> None:
         str(caught.value)
         == f"fleet: found 'other', expected {cloud.fleet!r}, which owns the store {place}"
     )
+    assert [*place.parent.glob("sedge.sqlite*")] == [place], "it is still open"
 
 
 @on_servers

@@ -190,6 +190,15 @@ def test_it_is_seen_with_its_reason(
     assert words in found[code, subject]
 
 
+def test_a_distrusted_device_is_forgiven_once_three_updates_have_counted(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    distrusted(seen)
+    for _ in range(3):
+        assert ("device_distrusted", "c") in seen.found()
+        seen.round("a", "b", "c")
+    assert ("device_distrusted", "c") not in seen.found()
+
+
 @on_both
 def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
     seen = Seen(tmp_path, MANY, [f"pi-{number}" for number in range(50)])

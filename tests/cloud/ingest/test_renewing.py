@@ -4,7 +4,7 @@ import logging
 from contextlib import closing
 
 import msgspec
-from tests.cloud.helper import FLEET, Cloud, Device, a_hello, secret_of
+from tests.cloud.helper import FLEET, RUN, Cloud, Device, a_hello, secret_of
 
 from sedge_cloud.ingest.renewing import AGAIN_S, OFFER_S
 from sedge_protocol.wire import topics
@@ -52,7 +52,10 @@ def asked(cloud: Cloud) -> Renew:
 
 def test_it_is_asked_until_it_answers(cloud: Cloud) -> None:
     """Any message may be lost."""
+    cloud.store.set_status(RUN, "stopped")  # nothing else is due
+    cloud.load()
     renew = asked(cloud)
+    assert cloud.core.timer() == cloud.now + AGAIN_S
     cloud.poll(AGAIN_S - 1)
     assert len(cloud.messages("a", Renew)) == 1
     cloud.poll(1)

@@ -6,6 +6,7 @@ from tests.cloud.helper import FLEET, Cloud, a_hello
 
 from sedge_cloud.hints import DeviceOnline
 from sedge_cloud.rounds.elsewhere import Everywhere
+from sedge_cloud.runs.asked import Presence
 from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
@@ -64,7 +65,7 @@ def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b:
     ("change", "renewed"),
     [
         ({"num_train": 200}, True), ({"num_test": 20}, True), ({"backends": ("function",)}, True),
-        ({"memory_mb": 64}, True), ({"holds": ("another",)}, False),
+        ({"memory_mb": 64}, True), ({"holds": ("another",)}, False), ({"waits": "battery"}, False),
     ],
 )  # fmt: skip
 def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_nothing(
@@ -78,6 +79,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     hello = msgspec.structs.replace(a_hello("again"), **change)
     cloud.say("a", hello)
     assert leader.load() == [DeviceOnline("a", renewed)]
+    assert leader.presence("a") == Presence(True, "waits" in change, False)
     assert leader.changes == cloud.core.devices.changes + 2
     assert leader.hello("a") == hello
     cloud.say("a", msgspec.structs.replace(hello, nonce=b"a third session."))

@@ -197,6 +197,11 @@ def test_a_distrusted_device_is_forgiven_once_three_updates_have_counted(tmp_pat
         assert ("device_distrusted", "c") in seen.found()
         seen.round("a", "b", "c")
     assert ("device_distrusted", "c") not in seen.found()
+    c, store = seen.facts().devices[2], seen.cloud.store
+    assert (c.device, c.updates, c.strikes) == ("c", 4, 1)
+    moved = [row for n in range(1, 5) for row in store.traffic(RUN, n) if row.device == "c"]
+    assert (c.up, c.down) == (sum(row.up for row in moved), sum(row.down for row in moved))
+    assert len(moved) == 4 and c.up > 0 < c.down
 
 
 @on_both

@@ -2,12 +2,13 @@
 
 import msgspec
 import pytest
-from tests.cloud.helper import FLEET, Cloud, a_hello
+from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
 
 from sedge_cloud.hints import DeviceOnline
 from sedge_cloud.rounds.elsewhere import Everywhere
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.store.rows import UpdateRow
+from sedge_cloud.runs.capabilities import terms_of
+from sedge_cloud.store.rows import SessionRow, UpdateRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
 from sedge_protocol.wire.messages import Goodbye, Order
@@ -59,6 +60,26 @@ def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b:
     cloud.core.take(ALL, True, cloud.now)
     cloud.hello("b")
     assert len(cloud.messages("b", Order)) == 1  # it would train twice for one update that counts
+
+
+def test_who_is_revoked_or_waits_elsewhere_gets_no_order(without_b: Cloud) -> None:
+    store = without_b.second_store()
+    leader = Everywhere(without_b.core.devices, store, lambda device: device != "b")
+
+    def able(incarnation: int, waits: str) -> list[str]:
+        hello = msgspec.structs.replace(a_hello("b"), waits=waits)
+        row = store.device("b")
+        assert row is not None
+        store.save_hello(row, incarnation, msgspec.msgpack.encode(hello))
+        leader.load()
+        return leader.able(terms_of(without_b.core.runs[RUN]))
+
+    store.save_sessions([SessionRow("b", online=True)])
+    assert able(2, "") == ["a", "b"]
+    assert able(3, "battery") == ["a"]
+    assert able(4, "") == ["a", "b"]
+    store.revoke_device("b")
+    assert able(5, "") == ["a"] and leader.presence("b").revoked
 
 
 @pytest.mark.parametrize(

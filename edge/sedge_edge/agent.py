@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sedge_edge.jobs.global_model import steps_left
+from sedge_edge.jobs.global_model import repeats, steps_left
 from sedge_edge.jobs.job import Outcome
 from sedge_edge.jobs.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.admission import OrderAdmission
@@ -282,7 +282,7 @@ class Agent:
         where = f"run {done.run}, round {done.round}: " if done else ""
         order = self.state.orders.get(done.run) if done else None
         note = Note(logging.ERROR, f"{where}{error}")
-        if done is None or order is None or order.round != done.round:
+        if done is None or order is None or not repeats(order, done):
             return [note, *self.poll(now)]
         try:
             effects: list[AgentEffect] = [*self._declines.give_up(order, error)]

@@ -285,6 +285,47 @@ def test_a_round_ordered_again_ends_with_the_job_that_was_cancelled(device: Harn
     assert device.on_disk().orders == {}
 
 
+def test_another_order_of_the_same_round_replaces_the_one_at_hand(device: Harness) -> None:
+    """The coordinator was restored or set up anew: it has nothing that only the first one names."""
+    first = device.order()
+    device.listen(device.tell(first))
+    del device.served[first.model.transfer]
+    last = device.order(1, theta_of(2))
+    for order in (
+        device.order(1, task="evaluate"),
+        device.order(1, patch_hash=bytes(32)),
+        device.order(1, bundle=device.serve(make_bundle(1))),
+        last,
+    ):
+        device.listen(device.tell(order))
+        assert device.on_disk().orders == {"run": order}
+        assert device.tell(order) == []
+    device.order_at_hand = last
+    device.settle()
+    assert device.report().model_hash == last.model_hash
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_for_another_order_of_the_same_round_leaves_nothing(
+    device: Harness, fails: bool
+) -> None:
+    """The coordinator would reject its update, and the failure is not that of the order at hand."""
+    first, second = device.order(1), device.order(1, theta_of(2))
+    device.tell(first)
+    (old,) = only(device.feed(first.bundle, first.model), StartJob)
+    device.tell(Cancel("run", 1, "the run was deleted"))
+    device.tell(second)
+    device.feed(second.model)
+    error = CodecError("nobody can do it (test)")
+    effects = device.agent.failed(error, device.now) if fails else device.work(old.job)
+    assert [work.job.order for work in only(effects, StartJob)] == [second]
+    state = device.on_disk()
+    assert (state.orders, state.runs, state.outbox) == ({"run": second}, {}, ())
+    assert device.messages(effects) == []
+    device.pump(effects)
+    assert device.report().model_hash == second.model_hash
+
+
 # Uploads and receipts.
 
 

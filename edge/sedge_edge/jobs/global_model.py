@@ -74,6 +74,19 @@ def named_blobs(order: Order) -> list[Manifest]:
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
+def repeats(order: Order, other: Order) -> bool:
+    """Return True if an update for one of these orders of a run is also one for the other (WIRE.md, 5.7).
+
+    A coordinator that was restored from a backup or set up anew has other orders of the same rounds.
+    """
+    return _wanted(order) == _wanted(other)
+
+
+def _wanted(order: Order) -> tuple[object, ...]:
+    bundle = order.bundle.sha256
+    return order.round, order.task, bundle, order.model_hash, order.patch_hash
+
+
 def recut(order: Order, repeated: Order) -> Order:
     """Return the order with chunk sizes and download locations taken from its repetition."""
     cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}

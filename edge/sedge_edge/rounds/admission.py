@@ -2,6 +2,7 @@
 
 import logging
 
+from sedge_edge.jobs.global_model import repeats
 from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import Budget
@@ -63,7 +64,7 @@ class OrderAdmission:
         state = self._store.state
         current = state.orders.get(order.run)
         done = state.pending(order.run, order.round)
-        if done is not None or (current is not None and current.round == order.round):
+        if done is not None or (current is not None and repeats(current, order)):
             self._store.recut(order)
             return []  # a repeated order; its update is already being offered
         if (refused := self._budget.order()) is not None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_edge.jobs.global_model import base_versions, named_blobs, recut, with_held_steps
+from sedge_edge.jobs.global_model import base_versions, named_blobs, recut, repeats, with_held_steps
 from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.jobs.storage import DurableValue, ReadableBlobs
 from sedge_edge.rounds.budget import Spent
@@ -132,12 +132,14 @@ class AgentState(msgspec.Struct, frozen=True):
     def still_wants(self, order: Order) -> bool:
         """Return True if the outcome of an order's job is still useful, even if only as a late update.
 
-        The outcome is not useful if the run was cancelled, or has continued with a different bundle.
+        The outcome is not useful if the run was cancelled, has continued with a different bundle, or has
+        another order of the same round.
         """
         current = self.orders.get(order.run)
-        if current is None or current.round < order.round:
+        if current is None:
             return False
-        return current.round == order.round or current.first_bundle == order.first_bundle
+        newer = current.round > order.round and current.first_bundle == order.first_bundle
+        return newer or repeats(current, order)
 
     def attempt(self, order: Order) -> Attempt | None:
         """Return the attempts at exactly this order, because other orders may reuse the name of its run."""
@@ -285,7 +287,7 @@ class StateStore:
         The link may have changed in the meantime, so that it cannot carry chunks of the old size.
         """
         order = self.state.orders.get(repeated.run)
-        if order is None or order.round != repeated.round:
+        if order is None or not repeats(order, repeated):
             return
         again = recut(order, repeated)
         if again != order:

@@ -377,7 +377,7 @@ public final class AgentCore {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         Order current = store.state().orders.get(order.run);
         try {
-            if (current != null && StateStore.same(current, order)) {
+            if (current != null && StateStore.repeats(current, order)) {
                 if (error instanceof BrokenSteps) { // without the steps, downloading the whole model may still work
                     store.strikeSteps(current);
                     effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
@@ -481,7 +481,7 @@ public final class AgentCore {
         if (store.pending(run, round) != null) {
             return; // a repeated order; its update is already being offered
         }
-        if (current != null && current.round == round) {
+        if (current != null && StateStore.repeats(current, order)) {
             store.recut(current, order);
             return;
         }

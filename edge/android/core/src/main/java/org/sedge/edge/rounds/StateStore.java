@@ -145,12 +145,19 @@ public final class StateStore {
     /** Returns true if the outcome of an order's job is still useful, even if only as a late update. */
     boolean stillWants(Order order) {
         Order current = state.orders.get(order.run);
-        return current != null && (same(current, order) || current.round > order.round
+        return current != null && (repeats(current, order) || current.round > order.round
                 && Arrays.equals(firstBundle(current), firstBundle(order)));
     }
 
-    static boolean same(Order order, Order other) {
-        return order.run.equals(other.run) && order.round == other.round;
+    /**
+     * Returns true if an update for one of these orders of a run is also one for the other (WIRE.md, 5.7). A
+     * coordinator that was restored from a backup or set up anew has other orders of the same rounds.
+     */
+    static boolean repeats(Order order, Order other) {
+        return order.round == other.round && order.task.equals(other.task)
+                && Arrays.equals(order.bundle.sha256, other.bundle.sha256)
+                && Arrays.equals(order.modelHash, other.modelHash)
+                && Arrays.equals(order.patchHash, other.patchHash);
     }
 
     boolean attemptsExhausted(Order order) {
@@ -307,7 +314,7 @@ public final class StateStore {
         Order current = state.orders.get(run);
         State changed = ended(state, run).with(State.OUTBOX, outbox)
                 .with(State.RUNS, with(without(state.runs, run), run, entry));
-        save(current != null && same(current, order)
+        save(current != null && repeats(current, order)
                 ? changed.with(State.ORDERS, without(state.orders, run)) : changed);
     }
 

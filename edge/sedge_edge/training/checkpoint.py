@@ -14,15 +14,20 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from sedge_edge.jobs.job import Kept
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import Answer, Evaluate, Request
 from sedge_edge.training.state_coding import decode_state, encode_state
 from sedge_edge.training.trainer import Trained, TrainingState
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import Metrics
 
 # Increment this with every change to the format, to the meaning of a state's vectors, or to how examples
 # are shuffled.
 _FORMAT = b"checkpoint 4"
+# The keys of an order that only say how its blobs can be obtained.
+_TRANSFER = frozenset(("steps", "frozen", "places"))
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -88,13 +93,21 @@ class Responder:
         return Checkpoint(self._earlier.job, self.seconds, answers, state)
 
 
-def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
+def job_hash(order: Order, kept: Kept, train: Examples, test: Examples) -> bytes:
     """Return a hash of what a checkpoint depends on: the order, the kept state and the examples.
 
-    Of the examples it covers the targets and the shape of the inputs.
+    It does not cover how the order's blobs are transferred, which a repeated order may change. Of the
+    examples it covers the targets and the shape of the inputs.
     """
-    found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
-    found.update(np.ascontiguousarray(train.targets).data)
+    wanted = {
+        key: value.sha256 if isinstance(value, Manifest) else value
+        for key, value in msgspec.structs.asdict(order).items()
+        if key not in _TRANSFER
+    }
+    shapes = train.inputs.shape, test.inputs.shape
+    found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((wanted, kept, shapes)))
+    for examples in (train, test):
+        found.update(np.ascontiguousarray(examples.targets).data)
     return found.digest()
 
 

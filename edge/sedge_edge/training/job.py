@@ -129,9 +129,8 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
             meter.add(context.clock() - began, made)
         return answer
 
-    # Download locations may change between attempts.
-    order = msgspec.structs.replace(job.order, places=())
-    same = job_hash(order, job.kept, prepared.train)
+    order = job.order
+    same = job_hash(order, job.kept, prepared.train, prepared.test)
     earlier = decode_checkpoint(job.checkpoint, same)
     if job.checkpoint is not None and earlier.is_empty:
         where = f"run {order.run}, round {order.round}"

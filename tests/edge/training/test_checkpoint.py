@@ -236,8 +236,16 @@ def test_training_goes_on_after_a_restart(
     name = paused(device, 3)
     assert device.order_at_hand is not None
     places = (Place(bytes(32), "https://cdn.example/signed?anew"),)
-    device.order_at_hand = msgspec.structs.replace(device.order_at_hand, places=places)
-    device.tell(device.order_at_hand)  # it is kept with its new places
+    device.chunk_bytes *= 2
+    bundle, model = (
+        device.serve(device.served[blob.transfer])
+        for blob in (device.order_at_hand.bundle, device.order_at_hand.model)
+    )
+    device.order_at_hand = msgspec.structs.replace(
+        device.order_at_hand, bundle=bundle, model=model, places=places
+    )
+    device.tell(device.order_at_hand)  # it is kept with its new chunks and places
+    assert device.on_disk().orders == {"run": device.order_at_hand}
     device.pump(device.reboot())
     device.settle()
     assert isinstance(device.trainer, Stepping) and device.trainer.steps == STEPS
@@ -249,6 +257,16 @@ def test_training_goes_on_after_a_restart(
     assert device.results() == whole.results()
     assert device.on_disk().stopped == {}
     assert name.hex() not in device.blob_files()
+
+
+@pytest.mark.both_cores
+def test_both_evaluations_are_on_the_same_examples(device: Harness) -> None:
+    """The test file was replaced while the job was stopped."""
+    paused(device, 3)
+    device.test = examples(6)
+    device.pump(device.reboot())
+    device.settle()
+    assert device.report().before.num_examples == device.report().after.num_examples == 6
 
 
 @pytest.mark.both_cores

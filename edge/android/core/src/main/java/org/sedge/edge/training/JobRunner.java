@@ -96,7 +96,7 @@ public final class JobRunner {
             SparseVector.decode(blobs.read(order.correction.sha256), start.length).writeTo(correction);
         }
         try (Trainer trainer = programs.open(bundle, job, stopped)) {
-            byte[] same = jobHash(job, bundle, train);
+            byte[] same = jobHash(job, bundle, train, test);
             LocalTraining training = new LocalTraining(trainer, order, trainings);
             Record earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
             if (earlier != null) {
@@ -203,25 +203,30 @@ public final class JobRunner {
 
     /**
      * Returns the hash of everything that a checkpoint depends on: the order, the device's state, and the examples'
-     * targets.
+     * targets. It does not cover how the order's blobs are transferred, which a repeated order may change.
      */
-    private static byte[] jobHash(Job job, Bundle bundle, Examples train) {
-        List<Long> shape = new ArrayList<>();
-        shape.add((long) train.count());
-        for (long extent : train.inputs.shape()) {
-            shape.add(extent);
-        }
+    private static byte[] jobHash(Job job, Bundle bundle, Examples train, Examples test) {
         MessageDigest digest = Digests.sha256();
-        // Download locations may change between attempts.
-        Order order = job.order.with(Order.PLACES, Collections.emptyList());
-        digest.update(MsgPack.pack(Arrays.asList(Checkpoint.FORMAT, order, job.kept.model, job.kept.residual,
-                job.kept.moments, shape)));
-        Rows targets = bundle.target == null ? train.inputs : train.targets;
-        ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);
-        for (int i = 0; i < targets.count; i++) {
-            row.clear();
-            targets.put(i, row);
-            digest.update(row.array());
+        Order order = job.order;
+        byte[] correction = order.correction == null ? null : order.correction.sha256;
+        Order bare = order.with(Order.BUNDLE, null).with(Order.MODEL, null).with(Order.STEPS, Collections.emptyList())
+                .with(Order.PATCH_BLOB, null).with(Order.CORRECTION, null).with(Order.PLACES, Collections.emptyList());
+        digest.update(MsgPack.pack(Arrays.asList(Checkpoint.FORMAT, bare, order.bundle.sha256, correction,
+                job.kept.model, job.kept.residual, job.kept.moments)));
+        for (Examples examples : Arrays.asList(train, test)) {
+            List<Long> shape = new ArrayList<>();
+            shape.add((long) examples.count());
+            for (long extent : examples.inputs.shape()) {
+                shape.add(extent);
+            }
+            digest.update(MsgPack.pack(shape));
+            Rows targets = bundle.target == null ? examples.inputs : examples.targets;
+            ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);
+            for (int i = 0; i < targets.count; i++) {
+                row.clear();
+                targets.put(i, row);
+                digest.update(row.array());
+            }
         }
         return digest.digest();
     }

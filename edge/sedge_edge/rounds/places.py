@@ -71,7 +71,7 @@ class Places:
 
         ``connected`` says whether the MQTT link is up.
         """
-        self._chosen = {t: url for t, url in self._chosen.items() if t in active}
+        self._chosen = {t: urls.get(t, url) for t, url in self._chosen.items() if t in active}
         self._seen &= active.keys()
         self._withdraw(now)
         effects: list[SpanEffect] = []

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.edge.harness import Harness, MakeDevice, make_bundle, only, storage_error, theta_of
@@ -159,6 +160,20 @@ def test_what_has_come_is_kept_when_the_device_loses_power(
     device.settle()
     assert [int(asked[6:].partition("-")[0]) for asked in server.asked] == [*starts, 0]
     assert device.chunks_sent == 0
+
+
+def test_the_newest_url_of_a_blob_is_asked_for(device: Harness, server: BlobServer) -> None:
+    """A signed URL ends after a day; an order that is sent again has another."""
+    order = placed(device, server)
+    ended = tuple(Place(place.sha256, f"{server.url}/ended") for place in order.places)
+    device.agent.disconnected()
+    for places in (ended, order.places):
+        device.listen(device.tell(msgspec.structs.replace(order, places=places)))
+    device.order_at_hand = order
+    device.pump(device.connect())
+    device.settle()
+    assert device.chunks_sent == 0
+    assert device.report().http_bytes == order.bundle.size + order.model.size
 
 
 @pytest.mark.python_only("spans")

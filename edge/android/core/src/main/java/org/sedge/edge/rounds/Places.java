@@ -60,6 +60,9 @@ final class Places {
     /** Chooses a source for each download that has begun, and requests the next span if the MQTT link is up. */
     void sync(Map<String, Fetch> active, Map<String, String> urls, double now, boolean connected) {
         chosen.keySet().retainAll(active.keySet());
+        for (Map.Entry<String, String> entry : chosen.entrySet()) { // a repeated order may have newer URLs
+            entry.setValue(urls.getOrDefault(entry.getKey(), entry.getValue()));
+        }
         seen.retainAll(active.keySet());
         if (span != null && !active.containsKey(Hex.encode(span.manifest.transfer))) {
             halt();

@@ -327,15 +327,15 @@ class Scheduler:
     def forget(self, run: str) -> list[CloudEffect | Hint]:
         """Drop a run that the operator has deleted."""
         live = self.live.pop(run, None)
-        if live is None or live.run.status != RUNNING:
+        if live is None:
             return []
-        return [*self._void(live), RunEnded(run, "deleted")]
+        ended = [RunEnded(run, "deleted")] if live.run.status == RUNNING else []
+        return [*self._void(live), *ended]
 
     def add_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
         """Load a run from the store, or reload a resumed one, with its open round if it is running."""
         run = Run(row, self._store)
-        closed = run.state.round
-        declines = self._store.declines(run.name, closed + 1 - MAX_ROUNDS, closed)
+        declines = self._store.declines(run.name, run.state.round + 1 - MAX_ROUNDS, run.state.round)
         live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect | Hint]()
         if live.run.status == RUNNING:
             try:
@@ -343,18 +343,18 @@ class Scheduler:
                 _ = live.run.strategy, live.run.patch_values
                 current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
-                    effects += self._begin(live, current)
-                    effects.append(_ordered(current))
+                    effects += [*self._begin(live, current), _ordered(current)]
                 save_terms(live.run, self._run_store, row.terms)
                 effects.append(Begun(run.name))
             except (ConfigError, StrategyError) as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}", now)
         elif live.run.status == FINISHED:
-            live.round = resume_serving(live.run, self._run_store, now, self._wall)
-            if live.round is not None:
-                effects += self._begin(live, live.round)
-                effects.append(_ordered(live.round))
-        self.live[live.run.name] = live
+            current = resume_serving(live.run, self._run_store, now, self._wall)
+            if current is not None:
+                effects += [*self._begin(live, current), _ordered(current)]
+        before, self.live[run.name] = self.live.get(run.name), live
+        if before is not None and live.round is None:
+            effects += self._void(before, live.run.status)
         return effects
 
     def stop(self, live: LiveRun) -> list[CloudEffect | Hint]:
@@ -380,8 +380,8 @@ class Scheduler:
         return [*void, RunEnded(live.run.name, live.run.status, why)]
 
     def _void(self, live: LiveRun, status: str = "") -> list[Over]:
-        """Return a hint that cancels the open round of a run that has ended, if there is one."""
-        return [Over(live.run.name, WHY_OVER[status])] if live.round is not None else []
+        """Return a hint that ends the open round of a run that now has this status, if there is one."""
+        return [Over(live.run.name, WHY_OVER.get(status, ""))] if live.round is not None else []
 
 
 def _ordered(

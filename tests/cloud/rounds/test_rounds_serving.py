@@ -1,14 +1,24 @@
 """A finished run gives its model to devices that missed the end, and what they do changes nothing of it."""
 
 import logging
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, fetch_model, small_update
+from tests.cloud.helper import (
+    CONFIG,
+    RUN,
+    Cloud,
+    a_hello,
+    fetch_model,
+    make_bundle,
+    random_theta,
+    small_update,
+)
 
 from sedge_cloud.admin.run_report import run_report
-from sedge_cloud.admin.runs import resume_run, start_run
+from sedge_cloud.admin.runs import delete_run, resume_run, start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.ingest.open_orders import RESEND_S
@@ -163,3 +173,28 @@ def test_a_resumed_run_takes_newcomers_in(ended: Cloud) -> None:
     assert lines[3].split() == ["2", "train", "0/1", "newcomers"]
     assert [summary.round for summary in ended.summaries()] == [1, 3, 4]
     assert ended.run_row().status == FINISHED
+
+
+def test_a_deleted_run_serves_nobody_even_if_its_name_comes_again(ended: Cloud) -> None:
+    """Its newcomer would get an order of the old round for the new run's bundle."""
+    ended.hello("c")
+    with closing(ended.second_store()) as store:
+        delete_run(store, RUN)
+        ended.load()
+        assert [cancel.reason for cancel in ended.messages("c", Cancel)] == ["the run was deleted"]
+        bundle = make_bundle(ended.folder / "another", init=random_theta(5))
+        start_run(store, RUN, bundle, msgspec.structs.replace(SHORT, min_available_devices=4))
+        ended.load()
+    ended.hello("c")
+    assert orders(ended, "c") == [(2, "train")]
+
+
+def test_a_resumed_run_asks_no_newcomer_for_its_spent_round(ended: Cloud) -> None:
+    ended.hello("c")
+    with closing(ended.second_store()) as store:
+        resume_run(store, RUN, 3)
+    ended.core.disconnected(ended.now)
+    ended.load()
+    ended.core.connected(ended.now)
+    ended.hello("c")
+    assert orders(ended, "c") == [(2, "train")]

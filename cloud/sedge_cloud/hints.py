@@ -3,7 +3,7 @@
 Most hints announce facts that are also in rows, which a process reloads when another one has changed
 something. The columns show the hint, the rows with its facts, and who reads them.
 
-    DeviceOnline  sessions (online, waits), devices (hello, incarnation)  leader
+    DeviceOnline  sessions (online), devices (hello, incarnation)         leader
     Left          sessions (online)                                       leader
     Answered      updates (a receipt, good or bad)                        leader
     Declined      orders (declined)                                       leader

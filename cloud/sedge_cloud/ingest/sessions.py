@@ -371,7 +371,7 @@ class DeviceRegistry:
         if terms.select:  # only the store knows tags, so save sessions first
             self._store.save_sessions([*self._unsaved.values()])
             self._unsaved.clear()
-            names = self._store.ready(parse(terms.select), among)
+            names = self._store.online_matching(parse(terms.select), among)
         found = [online[name] for name in names if name in online]
         heard = ((d.row.device, d.hello) for d in found if d.hello is not None and not d.waits)
         return sorted(name for name, hello in heard if not terms.missing(hello))

@@ -1,7 +1,7 @@
 """The leader's view of the devices of a fleet that several processes serve.
 
 This process's ingest knows its own devices. Other processes' devices are read from rows: ``sessions`` says
-who is online or waiting, ``devices`` has enrolments and hellos, and ``traffic`` has byte counts.
+who is online, ``devices`` has enrolments and hellos (who is waiting), and ``traffic`` has byte counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -113,7 +113,7 @@ class Everywhere:
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)
         if terms.select:
-            wanted &= set(self._store.ready(parse(terms.select), among))
+            wanted &= self._store.online_matching(parse(terms.select), among)
         for name, (row, hello) in self._online.items():
             if name not in wanted or row.revoked or hello is None:
                 continue

@@ -110,22 +110,16 @@ class Tags(Devices):
             expected = f"an attribute ({', '.join(ATTRIBUTES)}) or a tag ({', '.join(known) or 'none yet'})"
             raise ConfigError(key, name, expected)
 
-    def online_matching(self, condition: Condition) -> set[str]:
-        """Return the ids of the online devices that match a condition."""
-        with self._db.errors():
-            rows = self._db.execute(*condition.devices("sessions", "d.online = 1"))
-            return {str(row[0]) for row in rows}
-
-    def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Return the sorted ids of matching devices that are online and not waiting.
+    def online_matching(self, condition: Condition, among: Sequence[str] = ()) -> set[str]:
+        """Return the ids of the online devices that match a condition.
 
         If ``among`` is not empty, only the devices in it are considered.
         """
-        sql, values = condition.devices("sessions", "d.online = 1 AND d.waits = ''")
+        sql, values = condition.devices("sessions", "d.online = 1")
         if among:
             sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)
         with self._db.errors():
-            return [str(row[0]) for row in self._db.execute(f"{sql} ORDER BY d.device", values)]
+            return {str(row[0]) for row in self._db.execute(sql, values)}
 
     def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
         """Store tags by device and key."""

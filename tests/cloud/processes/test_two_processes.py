@@ -23,7 +23,7 @@ from tests.cloud.stores import open_store
 from tests.fleet import failing
 
 from sedge_cloud.admin.runs import delete_run, start_run, stop_run
-from sedge_cloud.config import RunConfig
+from sedge_cloud.config import CohortConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.hints import Lacking, LeftOut
@@ -182,6 +182,22 @@ def test_who_came_while_a_read_failed_is_seen_by_the_next(
     pair.go_on()
     pair.first.hello("a")
     assert set(pair.first.core.open[RUN].orders) == {"a", "b"}
+
+
+def test_a_selected_device_of_another_process_that_no_longer_waits_is_drawn(
+    pair_of: Callable[[RunConfig], Pair],
+) -> None:
+    """Its hello is stored at once, its session up to a second later, and the leader looks in between."""
+    pair = pair_of(msgspec.structs.replace(CONFIG, cohort=CohortConfig("num_train>1")))
+    pair.first.hello("a")
+    pair.second.say("b", msgspec.structs.replace(a_hello("b"), waits="charging"))
+    pair.go_on()
+    assert RUN not in pair.first.core.open
+    pair.second.say("b", a_hello("b"))
+    pair.first.load()
+    pair.first.poll()
+    pair.go_on()
+    assert pair.second.order("b")
 
 
 def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(

@@ -86,7 +86,8 @@ class Coordinator:
             self.ingest.broadcast.is_here = False
         # The time at which the previous process was last known to be alive.
         self._heard_at = store.coordinator().heard
-        self._version: int | None = None
+        # The version of the store that was loaded last, and its enrolment, which this process changes too.
+        self._version: tuple[int, int] | None = None
         self._load_at = 0.0
 
     @property
@@ -107,13 +108,15 @@ class Coordinator:
     def load(self, now: float) -> list[CloudEffect]:
         """Load devices and runs from the store: at startup, and whenever another process has changed them.
 
+        Also load them when a device has left the fleet, as open rounds may wait for it.
+
         Raises ``StorageError`` when the store cannot be read at startup; a later failure is retried.
         """
         effects: list[CloudEffect] = []
         if now < self._load_at:
             return effects
         try:
-            version = self.store.version()
+            version = self.store.version(), self.store.enrolment()
             if version != self._version:
                 runs = self.store.runs()
                 effects += self._passed_on(self.ingest.load(runs, now), now)
@@ -157,7 +160,7 @@ class Coordinator:
                 meter = MeterEverywhere(self.ingest.traffic, self.store, self._is_ours)
                 self._leader = self._new_leader(self._everywhere, meter)
                 self._leader.connected(now + RETURN_S)
-        self._version, self._load_at = None if self._version is None else -1, 0.0
+        self._version, self._load_at = None if self._version is None else (-1, -1), 0.0
         return effects + self.load(now)
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:

@@ -2,8 +2,8 @@
 
 The ingest in this process implements it from its own observations (sessions.py, traffic.py). For devices
 connected to another process, the same facts are in tables: ``sessions`` says who is online, ``devices``
-has enrolments, revocations and hellos (who is waiting), and ``traffic`` has byte counts. Rounds know nothing
-else about an ingest. They send it the hints in hints.py.
+has enrolments, revocations and hellos (who is waiting), and ``traffic`` has byte counts. Rounds know
+nothing else about an ingest. They send it the hints in hints.py.
 """
 
 from collections.abc import Collection, Iterable, Sequence

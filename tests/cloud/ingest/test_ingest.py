@@ -223,6 +223,18 @@ def test_a_device_that_leaves_is_revoked_and_told_so(cloud: Cloud) -> None:
     assert [one.reason for one in cloud.messages("b", Refusal)] == ["revoked", "revoked"]
 
 
+def test_a_round_does_not_wait_for_a_device_that_leaves(cloud: Cloud) -> None:
+    cloud.enrol("c")
+    cloud.load()
+    cloud.hello()
+    cloud.answer("a", "b")
+    cloud.say("c", msgspec.structs.replace(a_hello("c"), leaves=True))
+    cloud.load()
+    cloud.poll()
+    assert cloud.store.orders(RUN, 1)[-1].declined == "revoked"
+    assert cloud.order("a").round == 2
+
+
 def test_a_frame_for_nobody(cloud: Cloud) -> None:
     frame = cloud.devices["a"].peer.seal(a_hello("a"))
     for topic in ("", "sedge", topics.down(FLEET, "a"), "sedge/1/bench/device/A/up", "x" * 70_000):

@@ -215,13 +215,17 @@ class Reader:
 
     def _read_devices(self, running: bool, runs: Sequence[RunRow]) -> set[str]:
         """Read the devices that have changed. Returns the cached ones whose row is new or changed."""
-        gone, since = self._runs.keys() - {run.run for run in runs}, self._since
+        created, since = {run.run: run.created for run in runs}, self._since
+        # A new run may have the name of a deleted one.
+        gone = [name for name, known in self._runs.items() if created.get(name) != known.created]
         going: frozenset[Going] = frozenset(run.run for run in runs if not run.has_ended)
         if len(going) < len(runs):
             going |= {(row.run, row.round) for row in self.store.open_rounds()}
         ended, self._going = self._going - going, going
         for name in gone:
             del self._runs[name]
+        for device in self._devices.values() if gone else ():
+            device.forget(gone)
         for name in list(self._devices)[: max(0, len(self._devices) - MAX_DEVICES)]:
             del self._devices[name], self._facts[name]
         self._since = self.store.change()
@@ -250,7 +254,7 @@ class Reader:
         changed = set(names) | self._take(fresh[-MAX_DEVICES:])
         if running != self._running or gone or ended:
             self._running, drawn = running, dict.fromkeys(self._devices)
-        self._draw(drawn, gone)
+        self._draw(drawn)
         return changed & self._devices.keys()
 
     def _take(self, names: Collection[str]) -> set[str]:
@@ -259,12 +263,11 @@ class Reader:
         self._devices.update((name, known[name]) for name in names if name in known)
         return set(known)
 
-    def _draw(self, names: Iterable[str], gone: Collection[str] = ()) -> None:
-        """Rebuild the facts about these devices, without their histories in the deleted runs ``gone``."""
+    def _draw(self, names: Iterable[str]) -> None:
+        """Rebuild the facts about these devices."""
         found, running = [name for name in names if name in self._devices], bool(self._running)
         is_longer = any(name not in self._facts for name in found)
         for name in found:
-            self._devices[name].forget(gone)
             self._facts[name] = self._devices[name].facts(running, self._going)
         if is_longer:
             self._facts = dict(sorted(self._facts.items(), key=lambda item: natural(item[0])))
@@ -281,7 +284,7 @@ class Reader:
 
     def _run(self, row: RunRow, changed: set[str], now: float) -> RunFacts:
         known = self._runs.get(row.run)
-        if known is None or known.created != row.created:
+        if known is None:
             known = self._runs[row.run] = _KnownRun(row.created)
         running = not row.has_ended
         if known.coded_terms != row.terms:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, began, small_update
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, began, small_update
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import EarlierPart, RunConfig
 from sedge_cloud.events import RunEnded
+from sedge_cloud.facts.reader import Reader
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.runs import garbage as run_stores
 from sedge_protocol.errors import ConfigError
@@ -195,3 +196,17 @@ def test_deleted_and_begun_again_between_two_looks_of_the_service(cloud: Cloud) 
     assert cloud.messages("a", Cancel) and cloud.order("a").round == 1
     cloud.answer("a", "b")
     assert cloud.state().round == 1
+
+
+def test_what_devices_did_for_a_deleted_run_is_not_counted_for_the_next_of_its_name(
+    cloud: Cloud,
+) -> None:
+    cloud.hello()
+    cloud.answer("a", "b")
+    with closing(cloud.second_store()) as store:
+        reader = Reader(FLEET, store.folder, store)
+        assert [device.updates for device in reader.read().devices] == [1, 1]
+        stop_run(cloud.store, RUN)
+        delete_run(cloud.store, RUN)
+        start_run(cloud.store, RUN, cloud.bundle, CONFIG)
+        assert [device.updates for device in reader.read().devices] == [0, 0]

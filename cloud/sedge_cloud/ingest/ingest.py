@@ -123,8 +123,7 @@ class Ingest:
 
     def load_orders(self, now: float) -> Effects:
         """Load the changes made by a leader in another process. Raises ``StorageError``."""
-        before = {current.row.run: current.row.round for current in self.open.rounds()}
-        effects = self.open.load(now)
+        before, effects = self.open.keys(), self.open.load(now)
         self.traffic.follow(before, self.open.rounds())
         return self._counted(effects)
 

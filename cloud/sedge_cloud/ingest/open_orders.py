@@ -15,7 +15,7 @@ from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import WHY_OVER, Declined, DiskFailed, Hint, Ordered, Over
 from sedge_cloud.ingest.sessions import DeviceRegistry
-from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
+from sedge_cloud.runs.asked import AskedRound, RoundKey, read_answers, read_asked, round_key
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.orders import OrderBuilder, too_large
@@ -53,6 +53,10 @@ class OpenOrders:
         """Return all open rounds."""
         return self._open.values()
 
+    def keys(self) -> dict[str, RoundKey]:
+        """Return the keys of all open rounds, by run."""
+        return {run: round_key(current.row) for run, current in self._open.items()}
+
     def waiting(self) -> list[str]:
         """Return the devices that have yet to answer, including other processes' devices."""
         return [name for current in self._open.values() for name in current.waiting]
@@ -86,11 +90,7 @@ class OpenOrders:
             effects += self.over(Over(name, WHY_OVER.get(self._runs.status(name), "")))
         for name, row in rows.items():
             known = self._open.get(name)
-            # A new run of the same name may have a round of the same number.
-            is_known = known is not None and (known.row.round, known.row.opened) == (
-                row.round,
-                row.opened,
-            )
+            is_known = known is not None and round_key(known.row) == round_key(row)
             if is_known and row.phase != SERVING:
                 continue
             asked = read_asked(self._store, row)

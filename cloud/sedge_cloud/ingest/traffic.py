@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sedge_cloud.runs.asked import AskedRound
+from sedge_cloud.runs.asked import AskedRound, RoundKey, round_key
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
@@ -109,17 +109,17 @@ class Traffic:
         )
         return rows, LinkBytes(self._link.up - link.up, self._link.down - link.down)
 
-    def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
+    def follow(self, before: Mapping[str, RoundKey], opened: Iterable[AskedRound]) -> None:
         """Start and stop counting as a leader in another process opens and closes rounds.
 
         ``before`` maps runs to the rounds that were open before; ``opened`` holds the open rounds.
         """
         rounds = {current.row.run: current for current in opened}
-        for run, number in before.items():
-            if run not in rounds or rounds[run].row.round != number:
+        for run, key in before.items():
+            if run not in rounds or round_key(rounds[run].row) != key:
                 self.closed(run)
         for run, current in rounds.items():
-            if before.get(run) != current.row.round:
+            if before.get(run) != round_key(current.row):
                 self.opened(run, current.orders)
 
     def closed(self, run: str) -> None:

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow, steps_of
+
+# A round's number, and when it opened.
+RoundKey: TypeAlias = tuple[int, float]
 
 
 class Presence(NamedTuple):
@@ -119,6 +122,11 @@ class AskedRound:
         """Record that a device declines its order."""
         self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
         self.settle(device)
+
+
+def round_key(row: RoundRow) -> RoundKey:
+    """Return what tells a round from all others of a run's name, which a new run may have taken over."""
+    return row.round, row.opened
 
 
 def read_asked(store: Rows, row: RoundRow) -> AskedRound:

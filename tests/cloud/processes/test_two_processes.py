@@ -123,7 +123,7 @@ def test_the_end_of_a_run_is_told_to_each_device_by_its_own_process(pair: Pair) 
 def test_a_run_that_begins_anew_between_two_looks_of_a_process_is_another(
     pair: Pair, tmp_path: Path
 ) -> None:
-    before = pair.second.order("b")
+    before, traffic = pair.second.order("b"), pair.second.core.ingest.traffic
     stop_run(pair.second.store, RUN)
     delete_run(pair.second.store, RUN)
     config = msgspec.structs.replace(CONFIG, seed=CONFIG.seed + 1)
@@ -133,6 +133,8 @@ def test_a_run_that_begins_anew_between_two_looks_of_a_process_is_another(
     pair.go_on()
     assert pair.second.order("b").round == before.round == 1
     assert pair.second.order("b").seed != before.seed
+    moved = {row.device: row.down for row in traffic.of_round(RUN, 1, ())[0]}
+    assert moved["b"] == len(pair.second.sends(down(FLEET, "b"))[-1].payload)
 
 
 def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(

@@ -86,8 +86,8 @@ class Coordinator:
             self.ingest.broadcast.is_here = False
         # The time at which the previous process was last known to be alive.
         self._heard_at = store.coordinator().heard
-        # The version of the store that was loaded last, and its enrolment, which this process changes too.
-        self._version: tuple[int, int] | None = None
+        # What was loaded last: the store's version, and what this process changes by itself.
+        self._version: tuple[int, ...] | None = None
         self._load_at = 0.0
 
     @property
@@ -108,7 +108,7 @@ class Coordinator:
     def load(self, now: float) -> list[CloudEffect]:
         """Load devices and runs from the store: at startup, and whenever another process has changed them.
 
-        Also load them when a device has left the fleet, as open rounds may wait for it.
+        Also load them when a device has left the fleet or an old run was deleted, as rounds may be open.
 
         Raises ``StorageError`` when the store cannot be read at startup; a later failure is retried.
         """
@@ -116,7 +116,7 @@ class Coordinator:
         if now < self._load_at:
             return effects
         try:
-            version = self.store.version(), self.store.enrolment()
+            version = self.store.version(), self.store.enrolment(), self.garbage.deleted_runs
             if version != self._version:
                 runs = self.store.runs()
                 effects += self._passed_on(self.ingest.load(runs, now), now)
@@ -160,7 +160,7 @@ class Coordinator:
                 meter = MeterEverywhere(self.ingest.traffic, self.store, self._is_ours)
                 self._leader = self._new_leader(self._everywhere, meter)
                 self._leader.connected(now + RETURN_S)
-        self._version, self._load_at = None if self._version is None else (-1, -1), 0.0
+        self._version, self._load_at = None if self._version is None else (), 0.0
         return effects + self.load(now)
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:

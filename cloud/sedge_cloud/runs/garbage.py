@@ -29,12 +29,15 @@ class Pruned(NamedTuple):
 
 
 class Garbage:
-    """Deletes data that a store no longer needs. ``keep`` limits how much of ended runs is kept."""
+    """Deletes data that a store no longer needs. ``keep`` limits how much of ended runs is kept.
+
+    ``deleted_runs`` counts the runs that were deleted because of it.
+    """
 
     def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
         self._store = store
         self._keep = keep or KeepConfig()
-        self._written = self._kept = 0
+        self._written = self._kept = self.deleted_runs = 0
 
     def named_blobs(self) -> set[bytes]:
         """Return all blobs that the store refers to."""
@@ -71,6 +74,7 @@ class Garbage:
                         break
                     self._store.delete_run(row.run)
                     gone.append(row.run)
+        self.deleted_runs += 0 if dry_run else len(gone)
         return Pruned(tuple(gone), rows)
 
     def used_bytes(self, sizes: Mapping[bytes, int]) -> int:

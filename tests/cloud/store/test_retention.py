@@ -26,7 +26,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
 from sedge_cloud.runs import garbage as garbage_of
 from sedge_cloud.runs.garbage import Garbage, Pruned
-from sedge_protocol.wire.messages import Committed
+from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
 
 
 def with_runs(folder: Path, *statuses: str) -> Cloud:
@@ -148,6 +148,35 @@ def test_the_service_prunes_when_it_starts(tmp_path: Path) -> None:
     core = Coordinator(FLEET, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
     core.load(cloud.now)
     assert left(cloud) == "r2"
+
+
+def test_the_service_forgets_a_run_that_it_has_pruned(tmp_path: Path) -> None:
+    """Its newcomer is asked no more; its update could not be stored, and would be sent for ever."""
+    short = msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False)
+    cloud = Cloud(tmp_path, short, "abc")
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
+    cloud.load()
+    cloud.core.connected(cloud.now)
+    cloud.hello("a", "b")
+    cloud.answer("a", "b")
+    cloud.hello("c")
+    old = cloud.order("c")
+    with closing(cloud.second_store()) as store:
+        start_run(store, "later", cloud.bundle, short)
+    cloud.load()
+    cloud.hello()
+    cloud.answer("a", "b")
+    new = next(order for order in cloud.messages("c", Order) if order.run == "later")
+    cloud.offer("c", small_update(new, seed=3), order=new)
+    cloud.poll()
+    cloud.core.garbage.collect()
+    assert left(cloud) == "later"
+    cloud.load()
+    asked = len(cloud.messages("c", Order))
+    cloud.hello("c")
+    assert cloud.messages("c", Cancel) and len(cloud.messages("c", Order)) == asked
+    (answer,) = cloud.offer("c", small_update(old), order=old)
+    assert isinstance(answer, Reject) and answer.reason == "unknown-run"
 
 
 @in_a_folder

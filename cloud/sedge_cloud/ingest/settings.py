@@ -43,7 +43,9 @@ class SettingsSender:
         self._look_at = now + LOOK_S if is_open else None
 
     def welcome(self, device: Device, hello: Hello) -> Welcome:
-        """Return the answer to a device's hello."""
+        """Return the answer to a device's hello, which is stored already. Raises ``StorageError``."""
+        if self._versions is not None and hello.settings is not None:
+            self._versions.look(device.row.device)
         coded = b"" if hello.settings is None else self._of(device)
         return self._fleet.welcome(hello.nonce, settings=coded)
 

@@ -20,12 +20,20 @@ class Versions:
     """Decides which version each device gets from the rollouts of a run or of settings, newest first."""
 
     def __init__(self, run: str, store: Rows) -> None:
-        self._given = list[tuple[RolloutRow, RolloutProgress, frozenset[str] | None]]()
+        self._store = store
+        self._given = list[tuple[RolloutRow, RolloutProgress, set[str] | None]]()
         for row in reversed(store.rollouts(run)):
             if row.state in ("in_progress", "succeeded"):
                 where = row.read_plan().where
-                among = frozenset(store.eligible(where)) if where else None
+                among = set(store.eligible(where)) if where else None
                 self._given.append((row, row.read_progress(), among))
+
+    def look(self, device: str) -> None:
+        """Update which rollouts' conditions a device matches, which its last hello may have changed."""
+        for row, _, among in self._given:
+            if among is not None:
+                among.discard(device)
+                among.update(self._store.eligible(row.read_plan().where, [device]))
 
     def bundle(self, device: str) -> bytes:
         """Return the blob of a device's bundle; b"" for the run's own bundle."""

@@ -8,12 +8,13 @@ A device's outcome is determined by its answers to the orders that named the bun
 from Mender and AWS IoT Jobs.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from sedge_cloud.store.connection import Database
-from sedge_cloud.store.selector import parse
+from sedge_cloud.store.connection import Database, marks
+from sedge_cloud.store.selector import ALL, parse
 from sedge_protocol.errors import ConfigError, StorageError
 
 T = TypeVar("T")
@@ -169,12 +170,15 @@ class Rollouts(Database):
             self._db.execute(sql, (why, coded, run, row.number))
         return row, True
 
-    def eligible(self, where: str) -> list[str]:
-        """Return the enrolled devices that match a condition; all of them if ``where`` is empty."""
-        if where:
-            sql, values = parse(where).query("d.device", "devices", "d.revoked = 0")
-        else:
-            sql, values = "SELECT device FROM devices WHERE revoked = 0", ()
+    def eligible(self, where: str, among: Sequence[str] = ()) -> list[str]:
+        """Return the enrolled devices that match a condition; all of them if ``where`` is empty.
+
+        If ``among`` is not empty, only the devices in it are considered.
+        """
+        condition = parse(where) if where else ALL
+        sql, values = condition.query("d.device", "devices", "d.revoked = 0")
+        if among:
+            sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, values)]
 

@@ -147,6 +147,18 @@ def test_settings_that_devices_do_not_take_are_taken_back_from_the_others(tmp_pa
     assert fleet.given == set()
 
 
+def test_a_device_that_comes_to_match_the_condition_gets_the_settings(tmp_path: Path) -> None:
+    """Its hello changes what it is matched by, and no row of a rollout or of an enrolment."""
+    fleet = Fleet(tmp_path)
+    small = msgspec.structs.replace(a_hello("small"), settings=name_of(b""), memory_mb=512)
+    large = msgspec.structs.replace(small, memory_mb=1024)
+    fleet.cloud.say(NAMES[0], large)
+    fleet.start(plan=RolloutPlan((1.0,), where="memory_mb>=1024"))
+    for hello, expected in ((small, b""), (large, CODED), (small, b"")):
+        (welcome,) = fleet.cloud.say(NAMES[1], hello)
+        assert isinstance(welcome, Welcome) and welcome.settings == expected
+
+
 @pytest.mark.parametrize("phases", [(0.5, 1.0), (1.0,)])
 def test_settings_after_which_devices_are_gone_are_taken_back(
     tmp_path: Path, phases: tuple[float, ...]

@@ -48,7 +48,7 @@ def aggregate_and_close(
     updates, or the next model cannot be created, the run fails and keeps its state. If another process
     writes receipts in the meantime, the round is aggregated again to include their updates. A round that
     another leader has already closed is left unchanged. Raises ``StorageError`` if blobs or rows cannot be
-    read or written; the run does not fail, so the caller can try again.
+    read or written, or if the run has been resumed; it does not fail, so the caller can try again.
     """
     store, run = run_store.store, live.run
     since = counts_late_since(run.config, current.row)
@@ -75,7 +75,7 @@ def aggregate_and_close(
             row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved, up,
             down, account(over, given, summary, moved),
         )  # fmt: skip
-        if store.close_round(closed):
+        if store.close_round(closed, run.is_current):
             _move_on(live, state, status)
             return summary
 

@@ -196,7 +196,7 @@ class Scheduler:
             except StrategyError as exc:  # retrying would not help
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return
-            self._store.open_round(current.row, planned.orders)
+            self._store.open_round(current.row, planned.orders, run.is_current)
         yield from self._begin(live, current)
         yield RoundOpened(run.name, number, task, tuple(current.orders))
         yield _ordered(current, made=orders, is_new=True)

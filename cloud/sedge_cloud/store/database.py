@@ -5,11 +5,13 @@ blobs that a crash leaves unnamed are collected. Commands also write here, even 
 service notices their changes through ``version``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from secrets import token_bytes
+from typing import TypeAlias
 
 from sedge_cloud.store.certificates import Certificates
 from sedge_cloud.store.connection import marks, portions
+from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.receipts import Receipts
@@ -25,8 +27,11 @@ from sedge_cloud.store.rows import (
     TrafficRow,
 )
 from sedge_cloud.store.schema import FINISHED, RUNNING, named_blobs_sql, steps_of
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
+
+# Returns True if a run's row is still that of the run that the leader has loaded.
+IsCurrent: TypeAlias = Callable[[RunRow], bool]
 
 
 class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
@@ -158,10 +163,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         sql = "SELECT * FROM rounds WHERE run = ? AND round = ?"
         return next(iter(self._rows(RoundRow, sql, run, number)), None)
 
-    def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store a round and all of its orders."""
+    def open_round(
+        self, row: RoundRow, orders: Sequence[OrderRow], is_current: IsCurrent = lambda row: True
+    ) -> None:
+        """Store a round and all of its orders, if the run ``is_current``."""
         with self._transaction(leads=True) as db:
-            self._require_run(db, row.run, alone=True)
+            self._require_current(db, row.run, is_current)
             self._insert(db, "rounds", row)
             self._insert(db, "orders", *orders)
 
@@ -189,15 +196,16 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             names: dict[str, str | int] = {"run": run, "device": device, "number": number}
             return bool(self._db.execute(sql, names).fetchone()[0])
 
-    def close_round(self, closed: ClosedRound) -> bool:
+    def close_round(self, closed: ClosedRound, is_current: IsCurrent = lambda row: True) -> bool:
         """Close a round in one transaction. Returns False if receipts have arrived in the meantime.
 
         Also returns False if another leader has closed the round. In both cases nothing is written. Orders
-        for which updates are no longer accepted are emptied; their rows stay.
+        for which updates are no longer accepted are emptied; their rows stay. Raises ``StorageError``
+        unless the run ``is_current``.
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction(leads=True) as db:
-            self._require_run(db, run, alone=True)
+            self._require_current(db, run, is_current)
             is_closed = db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"
                 " up = ?, down = ?, parts = ? WHERE run = ? AND round = ? AND open = 1"
@@ -224,6 +232,16 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._save_traffic(db, closed.traffic)
             self._put_histories(db, it.histories)
         return True
+
+    def _require_current(self, db: Dialect, run: str, is_current: IsCurrent) -> None:
+        """Raise ``StorageError`` if a command has deleted, resumed or replaced a run since it was loaded.
+
+        All other transactions that write for the run wait until this one ends.
+        """
+        self._require_run(db, run, alone=True)
+        (row,) = self._rows(RunRow, "SELECT * FROM runs WHERE run = ?", run)
+        if not is_current(row):
+            raise StorageError(f"run {run}: it has been resumed, or begun anew")
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
         """Return the orders in a round, sorted by device."""

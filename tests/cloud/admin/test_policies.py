@@ -15,7 +15,10 @@ from sedge_cloud.admin.policies import ORDINARY, Extent, make_policy
 from sedge_cloud.admin.rollouts import start_rollout
 from sedge_cloud.admin.runs import resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, ScheduleConfig, TrainingConfig
+from sedge_cloud.runs.run import Run, StrategyState
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rollouts import RolloutPlan
+from sedge_cloud.strategy import State
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.enrolment import parse_join_text
@@ -127,6 +130,29 @@ def test_a_run_goes_on_with_the_policy_that_it_was_resumed_with(tmp_path: Path, 
     cloud.answer("a", "b")
     assert cloud.order("a").round == 2 and cloud.order("a").policy == policy
     assert cloud.state().policy == policy
+
+
+def test_a_run_that_is_resumed_while_its_round_is_aggregated_keeps_its_new_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round closes all the same, once the coordinator knows of the policy."""
+    cloud = started(tmp_path, msgspec.structs.replace(CONFIG, evaluate=False))
+    policy = sign(make_policy(RUN, [cloud.bundle], CONFIG, Extent(version=2)), KEY)
+    write = RunStore.write_state
+
+    def resumed(self: RunStore, run: Run, state: State) -> StrategyState:
+        with closing(cloud.second_store()) as store:
+            if cloud.state().policy != policy:
+                stop_run(store, RUN)
+                resume_run(store, RUN, policy=policy)
+        return write(self, run, state)
+
+    monkeypatch.setattr(RunStore, "write_state", resumed)
+    cloud.answer("a", "b")
+    cloud.load()
+    cloud.poll()
+    assert cloud.state().policy == policy and cloud.state().round == 1
+    assert cloud.order("a").round == 2 and cloud.order("a").policy == policy
 
 
 def test_its_bounds_are_the_run_files(tmp_path: Path) -> None:

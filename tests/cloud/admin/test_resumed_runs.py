@@ -4,17 +4,30 @@ import logging
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, began, small_update
+from tests.cloud.helper import (
+    CONFIG,
+    FLEET,
+    RUN,
+    Cloud,
+    began,
+    make_bundle,
+    random_theta,
+    small_update,
+)
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import EarlierPart, RunConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.facts.reader import Reader
+from sedge_cloud.rounds import scheduler
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
+from sedge_cloud.rounds.plans import Planned
 from sedge_cloud.runs import garbage as run_stores
+from sedge_cloud.runs.run import Run
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
 
@@ -196,6 +209,29 @@ def test_deleted_and_begun_again_between_two_looks_of_the_service(cloud: Cloud) 
     assert cloud.messages("a", Cancel) and cloud.order("a").round == 1
     cloud.answer("a", "b")
     assert cloud.state().round == 1
+
+
+def test_deleted_and_begun_again_while_a_round_is_planned(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round is the old run's, with its model."""
+    plan = scheduler.plan_cohort
+
+    def replaced(run: Run, *given: Any) -> Planned:
+        planned = plan(run, *given)
+        if run.created == old.created:
+            with closing(cloud.second_store()) as store:
+                stop_run(store, RUN)
+                delete_run(store, RUN)
+                bundle = make_bundle(cloud.folder / "another", init=random_theta(5))
+                start_run(store, RUN, bundle, CONFIG)
+        return planned
+
+    old = cloud.run_row()
+    monkeypatch.setattr(scheduler, "plan_cohort", replaced)
+    cloud.hello()
+    noticed(cloud)
+    assert cloud.order("a").model_hash == cloud.state().model_hash
 
 
 def test_what_devices_did_for_a_deleted_run_is_not_counted_for_the_next_of_its_name(

@@ -24,6 +24,7 @@ from sedge_cloud.config import EarlierPart, RunConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.rounds import scheduler
+from sedge_cloud.rounds.cohort import plan_cohort
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.rounds.plans import Planned
 from sedge_cloud.runs import garbage as run_stores
@@ -215,10 +216,9 @@ def test_deleted_and_begun_again_while_a_round_is_planned(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round is the old run's, with its model."""
-    plan = scheduler.plan_cohort
 
     def replaced(run: Run, *given: Any) -> Planned:
-        planned = plan(run, *given)
+        planned = plan_cohort(run, *given)
         if run.created == old.created:
             with closing(cloud.second_store()) as store:
                 stop_run(store, RUN)

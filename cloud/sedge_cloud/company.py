@@ -192,7 +192,7 @@ class Company:
         if self._recorder is not None:
             self._recorder.flush(now)
         members.hand_over()
-        return effects
+        return effects + self._take(now)
 
     def _rest(self, now: float) -> None:
         """Hand all shards to other processes for as long as this one has no connection to the broker."""

@@ -108,7 +108,10 @@ class Membership:
         self.unready = frozenset()
 
     def hand_over(self) -> None:
-        """Hand over the ``going`` shards. All frames received for them must have been processed."""
+        """Hand over the ``going`` shards. All frames received for them must have been processed.
+
+        They belong to this process no longer, even if the next check finds that they have come back.
+        """
         going = self.going
         self._change(
             lambda lease: (
@@ -117,6 +120,8 @@ class Membership:
                 else lease
             )
         )
+        self._own(self.shards - going)
+        self.going = frozenset()
 
     def retire(self, leaves: bool) -> None:
         """Start to hand over all shards to other processes or, if not ``leaves``, to take shards again.
@@ -215,10 +220,14 @@ class Membership:
             elif lease.heir == self.token:
                 coming.add(lease.name)
                 unready |= set() if lease.ready else {lease.name}
-        if frozenset(mine) != self.shards:
-            self._note(logging.INFO, f"this process serves {len(mine)} of {SHARDS} shards")
-        self.shards, self.coming, self.going = frozenset(mine), frozenset(coming), frozenset(going)
+        self._own(frozenset(mine))
+        self.coming, self.going = frozenset(coming), frozenset(going)
         self.unready = frozenset(unready)
+
+    def _own(self, shards: frozenset[str]) -> None:
+        if shards != self.shards:
+            self._note(logging.INFO, f"this process serves {len(shards)} of {SHARDS} shards")
+        self.shards = shards
 
     def _set_lead(self, leads: bool) -> None:
         if leads != self.leads:

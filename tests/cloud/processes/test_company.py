@@ -13,7 +13,8 @@ from sedge_cloud.processes.membership import LOOK_S, Membership
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.leases import LEASE_S, Leases
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.topics import SHARDS
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.topics import SHARDS, hint
 
 pytestmark = in_a_folder
 
@@ -51,9 +52,10 @@ class Process:
         if not up:
             self._company.disconnected(self._clock.now)
 
-    def step(self) -> None:
-        """One turn of its loop."""
-        self._company.poll(self._clock.now)
+    def step(self) -> set[str]:
+        """One turn of its loop; the topics on which it sends."""
+        effects = self._company.poll(self._clock.now)
+        return {effect.topic for effect in effects if isinstance(effect, Send)}
 
 
 class Host:
@@ -124,3 +126,18 @@ def test_who_could_not_say_that_it_takes_shards_again_says_it_later(host: Host) 
         host.go_on(1, host.one, host.two)
     host.connected(True)
     assert host.shares_the_fleet()
+
+
+def test_shards_that_come_back_between_two_looks_are_taken_anew(host: Host) -> None:
+    """Their devices have heard the process that has died since, and ignore older start counts."""
+    host.one.connected(True)
+    host.two.connected(True)
+    while not host.one.members.going:
+        host.go_on(LOOK_S / 3, host.two, host.one)
+    host.one.step()  # hands over, and then has a long step
+    host.go_on(LOOK_S, host.two)
+    gone = host.two.members.shards
+    assert gone
+    host.two.members.leave()
+    assert host.one.step() == {hint("fleet", shard) for shard in gone}
+    assert len(host.one.members.shards) == SHARDS

@@ -306,15 +306,15 @@ def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
 def test_a_store_that_fails_while_loading(cloud: Cloud) -> None:
     cloud.second_store().add_device("c", secret_of("c"))
     cloud.devices["c"] = Device("c")
-    broken = Faults(cloud, 6, StorageError("disk on fire"), after=False)
+    broken = Faults(cloud, 7, StorageError("disk on fire"), after=False)
     cloud.load()
     assert broken.struck == "enrolled" and cloud.notes(logging.ERROR) == ["disk on fire"]
     cloud.now += DISK_RETRY_S - 1
     cloud.load()
-    assert broken.calls == 6  # not twice a second
+    assert broken.calls == 7  # not twice a second
     cloud.now += 1
     cloud.load()
-    assert broken.calls > 6
+    assert broken.calls > 7
     cloud.hello("a", "b", "c")
     assert cloud.events(RoundOpened)[0].cohort == ("a", "b", "c")
     with pytest.raises(

@@ -168,7 +168,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     ) -> None:
         """Store a round and all of its orders, if the run ``is_current``."""
         with self._transaction(leads=True) as db:
-            self._require_current(db, row.run, is_current)
+            self._require_current(row.run, is_current)
             self._insert(db, "rounds", row)
             self._insert(db, "orders", *orders)
 
@@ -205,7 +205,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction(leads=True) as db:
-            self._require_current(db, run, is_current)
+            self._require_current(run, is_current)
             is_closed = db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"
                 " up = ?, down = ?, parts = ? WHERE run = ? AND round = ? AND open = 1"
@@ -233,15 +233,17 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._put_histories(db, it.histories)
         return True
 
-    def _require_current(self, db: Dialect, run: str, is_current: IsCurrent) -> None:
+    def _require_current(self, run: str, is_current: IsCurrent) -> None:
         """Raise ``StorageError`` if a command has deleted, resumed or replaced a run since it was loaded.
 
         All other transactions that write for the run wait until this one ends.
         """
-        self._require_run(db, run, alone=True)
-        (row,) = self._rows(RunRow, "SELECT * FROM runs WHERE run = ?", run)
-        if not is_current(row):
-            raise StorageError(f"run {run}: it has been resumed, or begun anew")
+        row = next(
+            iter(self._rows(RunRow, "SELECT * FROM runs WHERE run = ? FOR UPDATE", run)), None
+        )
+        if row is None or not is_current(row):
+            state = "is deleted" if row is None else "has been resumed, or begun anew"
+            raise StorageError(f"run {run}: it {state}")
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
         """Return the orders in a round, sorted by device."""

@@ -124,7 +124,7 @@ def test_an_oversize_body_is_refused_before_it_is_looked_at(body_len: int) -> No
     try:
         with pytest.raises(FrameError, match=f"body_len: {body_len}, limit"):
             open_frame(bytes(sealed), UP, KEY)
-        assert tracemalloc.get_traced_memory()[1] < 10_000
+        assert tracemalloc.get_traced_memory()[1] < MAX_BODY_BYTES
     finally:
         tracemalloc.stop()
 

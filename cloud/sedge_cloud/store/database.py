@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from sedge_cloud.store.certificates import Certificates
 from sedge_cloud.store.connection import marks, portions
-from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.receipts import Receipts

@@ -160,7 +160,7 @@ def test_phones(tmp_path: Path) -> None:
     words = ["--devices", "4", "--rounds", "2", "--only=FedAvg"]
     result = run_fleet("phones.toml", tmp_path, *words)
     assert (result.dataset, result.model.parameters) == ("phones", 30_422)
-    assert result.split.endswith("on 4 devices, each a group of the data's own")
+    assert result.split.endswith("on 4 devices, each with its own group of the data")
     (fedavg,) = result.strategies
     # Everybody tests on their last session.
     assert all(device.num_test >= 66 for device in fedavg.devices)

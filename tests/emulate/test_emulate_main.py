@@ -196,7 +196,7 @@ def test_every_device_a_group_and_a_test_set_for_all(tmp_path: Path) -> None:
     text = ONE_STRATEGY.replace('dataset = "digits"\nexamples = 600', data)
     result = emulate(tmp_path, text=text).result
     assert result.split == (
-        "480 examples of own.npz on 6 devices, each a group of the data's own, "
+        "480 examples of own.npz on 6 devices, each with its own group of the data, "
         "and 120 to test all models on"
     )
     (central,) = (strategy.central for strategy in result.strategies)

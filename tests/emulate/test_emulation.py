@@ -158,7 +158,7 @@ def test_workers_are_as_many_as_processors_unless_told(
         (DataConfig(split="pathological", classes_per_device=2), "2 classes per device"),
         (DataConfig(split="iid"), "IID"),
         (DataConfig(split="given", partition="p.npy"), "as p.npy says"),
-        (DataConfig(split="natural"), "each a group of the data's own"),
+        (DataConfig(split="natural"), "each with its own group of the data"),
     ],
 )
 def test_a_split_is_described(data: DataConfig, words: str) -> None:

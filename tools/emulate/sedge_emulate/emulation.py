@@ -210,7 +210,7 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
         "dirichlet": f"Dir({data.alpha:g})",
         "pathological": f"{data.classes_per_device} classes per device",
         "iid": "IID",
-        "natural": "each a group of the data's own",
+        "natural": "each with its own group of the data",
         "given": f"as {data.partition} says",
     }[data.split]
     count = len(dataset.targets) - central

@@ -35,7 +35,7 @@ def print_table(result: Result, console: Console, report: Path) -> None:
             *_bytes(row),
             duration(row.seconds),
         )
-    _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
+    _say(console, result.split or f"{result.dataset}, {result.devices} devices")
     console.print(table)
     for line in _differences(result):
         _say(console, line)

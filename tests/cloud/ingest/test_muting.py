@@ -66,6 +66,13 @@ def test_after_a_while_it_is_asked_for_a_hello(flooded: Cloud) -> None:
     assert isinstance(flooded.say("a", a_hello("again"))[0], Welcome)
 
 
+def test_a_process_listens_to_its_own_shards_alone(cloud: Cloud) -> None:
+    topics = {all_up(FLEET, shard_of("a"))}
+    assert cloud.core.listen(frozenset({shard_of("a")}), cloud.now) == topics
+    cloud.poll()
+    assert listening(cloud) == topics
+
+
 def test_a_burst_and_what_is_little_above_the_rate_mute_nobody(cloud: Cloud) -> None:
     cloud.hello("a", "b")
     for _ in range(int(BURST) + 1500):

@@ -20,6 +20,12 @@ def test_half_of_the_memory_is_for_frozen_data() -> None:
     assert [data.fits(memory_mb) for memory_mb in (0, 3, 4)] == [True, False, True]
 
 
+@pytest.mark.parametrize("values", [VALUES[:-1], VALUES.astype(np.float64)])
+def test_values_of_another_length_or_type_are_refused(values: Theta) -> None:
+    with pytest.raises(CodecError, match=r"theta: float\d\d \(\d,\), expected float32 \(6,\)"):
+        frozen_data(HELD.layout, values)
+
+
 @pytest.mark.parametrize(
     ("values", "coding"),
     [

@@ -52,6 +52,8 @@ OTHER = """\
 import pytest
 from sedge_cloud.runs.gate import check
 
+assert check(4, [])
+
 def test_check():
     assert check(4, []) and not check(5, []) and not check(2, [])
 
@@ -130,6 +132,8 @@ def test_the_tests_that_reach_a_line_run_on_its_mutants(root: Path, copies: Path
     assert own_files == [own, fleet]
     assert reaching == {f"{own}::test_gate", f"{other}::test_check", f"{other}::test_raises"}
     assert trees.killer(field) in (f"{own}::test_gate", f"{fleet}::test_field")
+    closed = mutant("return number >= Gate()", "return number < Gate()")
+    assert trees.killer(closed) == other  # which cannot be collected
     unnoted = mutant("note.append(number)", "pass")
     assert trees.killer(unnoted) == ""
     assert (copies / "0" / MODULE).read_text() == SOURCE
@@ -155,7 +159,7 @@ def test_what_survives_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) 
     }  # fmt: skip
     assert f"{TESTS[2]}::test_failing fails without a mutant" in said
     killed = [line for line in said if line.startswith("killed")]
-    assert len(killed) == 1 and killed[0].endswith(("::test_check", "::test_gate"))
+    assert len(killed) == 1 and killed[0].endswith((TESTS[2], "::test_check", "::test_gate"))
     assert f"SURVIVED {MODULE}:23" in said and "-    note.append(number)" in said
     assert (root / MODULE).read_text() == SOURCE
 

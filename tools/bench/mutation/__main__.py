@@ -155,7 +155,9 @@ class Trees:
             line = re.search(r"^(?:FAILED|ERROR) (.+)", failure, re.MULTILINE)
             if line is None:
                 return failure
-            failed = max((test for test in tests if line[1].startswith(test)), key=len)
+            # A file that cannot be collected is named by itself.
+            named = [test for test in tests if line[1].startswith(test)]
+            failed = max(named, key=len, default=line[1].partition(" - ")[0])
             if pytest_in(tree, [], [failed], limit_s):
                 return failed
             once.append(failed)

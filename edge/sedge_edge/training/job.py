@@ -135,12 +135,12 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
     if job.checkpoint is not None and earlier.is_empty:
         where = f"run {order.run}, round {order.round}"
         _LOG.info("%s: the checkpoint is from another version or job; training starts over", where)
-    attempt = Responder(earlier, ask, context.clock)
+    responder = Responder(earlier, ask, context.clock)
     try:
-        result = run_to_end(prepared.local_training, attempt.answer)
+        result = run_to_end(prepared.local_training, responder.answer)
     except TrainingStopped as exc:
-        raise JobStopped(str(exc), _keep(attempt.checkpoint(exc.state), context)) from exc
-    seconds = attempt.seconds
+        raise JobStopped(str(exc), _keep(responder.checkpoint(exc.state), context)) from exc
+    seconds = responder.seconds
     return complete(prepared, result, seconds, context, meter.spent(seconds))
 
 

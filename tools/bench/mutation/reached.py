@@ -113,7 +113,7 @@ def _heads_in_functions(source: str, line: int) -> set[int]:
     begins = [node.body[0].lineno for node in around if isinstance(node, FUNCTIONS)]
     if not any(first <= line for first in begins):
         return set()
-    # A compound statement, as an if, counts as run at its head alone.
+    # A compound statement, such as an if, counts as run only at its head.
     bodies = [getattr(node, "body", None) for node in around]
     heads = zip(around, bodies, strict=True)
     return {line} | {node.lineno for node, body in heads if not body or line < body[0].lineno}

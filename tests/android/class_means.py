@@ -39,13 +39,15 @@ GRADIENT = """
     squares = Mul (gradient, gradient)
     loss = ReduceSum <keepdims = 0> (squares, first)
 """
-EVALUATE = """
+NEARNESS = """
     lengths = Mul (means, means)
     length = ReduceSum <keepdims = 0> (lengths, last)
     upright = Transpose <perm = [1, 0]> (means)
     products = MatMul (x, upright)
     twice = Add (products, products)
     nearness = Sub (twice, length)
+"""
+EVALUATE = """
     x_squares = Mul (x, x)
     x_length = ReduceSum <keepdims = 1> (x_squares, last)
     distances = Sub (x_length, nearness)
@@ -78,7 +80,9 @@ def bundle(weightless: bool = False) -> tuple[Bundle, Theta]:
         )
     files = {
         "gradient": _program(f"float[{N}] gradient, float loss", HITS, GRADIENT),
-        "evaluate": _program("float loss_sum, float metric_sum, float weight_sum", hits, EVALUATE),
+        "evaluate": _program(
+            "float loss_sum, float metric_sum, float weight_sum", hits, NEARNESS, EVALUATE
+        ),
     }
     # Two tensors, so that there is a head, which strategies may keep on the device or freeze.
     half = (C // 2, F)

@@ -7,7 +7,7 @@ import pytest
 from tests.android import class_means
 from tests.android.java import compiled, once
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.edge.java_core import Jvm
+from tests.edge.conftest import jvm as jvm
 from tools.bench.parts.real_fleet import RealFleet
 
 from android.build import jni
@@ -33,14 +33,6 @@ def library(jni_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, with what it is built on where Python finds it, too."""
     monkeypatch.syspath_prepend(unpacked_wheel())
     return jni_library
-
-
-@pytest.fixture(scope="session")
-def jvm(class_path: str) -> Iterator[Jvm]:
-    """The process that all cores of a test run share."""
-    jvm = Jvm(class_path)
-    yield jvm
-    jvm.close()
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,6 @@ class JavaFleet:
         return home
 
     def start(self, device: str) -> None:
-        """Start a device's agent in Java."""
         home = str(self.fleet.folder / device)
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         self.fleet.start(device, [*self._words, home, self._backend], environment)

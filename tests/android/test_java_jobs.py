@@ -5,7 +5,6 @@ random numbers, running statistics, padding, the optimizer, evaluation, coding.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from tests.android import class_means
 from tests.android.classes import java
-from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
 from tests.android.kinds import KINDS, exported
 from tests.fleet import changed
@@ -30,7 +28,7 @@ from sedge_edge.training.trainer import TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
+from sedge_protocol.wire.bundle import load, pack
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.training import Training
@@ -106,7 +104,6 @@ class Pair:
         return java(class_path, main, *words, library=self.library, options=options)
 
     def in_python(self, orders: Sequence[Order]) -> list[bytes]:
-        """The updates."""
         trainer, blobs, kept = (
             open_trainer(self.bundle, self.bundle.manifest.programs[0].backend, 1),
             self.blobs["python"],
@@ -273,23 +270,6 @@ def test_data_that_do_not_fit_are_refused_in_the_same_words(
         given += [(tmp_path / "0.npz").rename(tmp_path / f"unfit-{number}.npz"), order]
     np.savez(tmp_path / "0.npz", **pair.examples(4, 0))  # type: ignore[arg-type]
     assert pair.in_java(given, class_path)[:-1] == refused
-
-
-def test_a_graph_that_is_not_allowed_reaches_no_runtime(
-    class_path: str, library: Path, tmp_path: Path
-) -> None:
-    cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
-    graph = next(bytes.fromhex(case["program"]) for case in cases if case["rule"] == "a function")
-    pair = Pair("statistics", tmp_path, library)
-    pair.backend = MEANS  # is called onnxruntime, too
-    files = {"gradient": graph, "evaluate": graph}
-    programs = tuple(
-        Program(name, ONNXRUNTIME, name, hashlib.sha256(graph).hexdigest()) for name in files
-    )
-    pair.bundle = Bundle(msgspec.structs.replace(pair.bundle.manifest, programs=programs), files)
-    said = pair.in_java(pair.orders(1), class_path)[0]
-    where = "bundle 'statistics': program 'gradient' cannot be loaded: program: "
-    assert said == f"{where}field 25 is not allowed there, or one too many"
 
 
 @pytest.mark.slow

@@ -66,13 +66,11 @@ class Phone:
         return f"runs {run} {self.name.hex()} {first.hex()} {' '.join(own)}"
 
     def ask(self, *questions: str, run: str = "-", backend: str = EXECUTORCH) -> list[str]:
-        """What AskModel prints."""
         main = "org.sedge.edge.backends.AskModel"
         words: Sequence[str | Path] = [self.java, run, backend, *questions]
         return java(self.class_path, main, *words, library=self.library)
 
     def inputs(self, inputs: Inputs, name: str = "inputs") -> Path:
-        """A file with inputs."""
         np.savez(self.folder / f"{name}.npz", **inputs)  # type: ignore[arg-type]
         return self.folder / f"{name}.npz"
 
@@ -210,17 +208,6 @@ def test_several_inputs_by_name_and_outputs_of_any_shape(
             assert said[2].startswith(f"{classes.ravel().tolist()} []")
 
 
-PREDICT = """
-    means = Reshape (theta, shape)
-    lengths = Mul (means, means)
-    length = ReduceSum <keepdims = 0> (lengths, last)
-    upright = Transpose <perm = [1, 0]> (means)
-    products = MatMul (x, upright)
-    twice = Add (products, products)
-    logits = Sub (twice, length)
-"""
-
-
 def test_onnx_runtimes_calls_predict_and_a_model_becomes_files_as_in_python(
     class_path: str, tmp_path: Path
 ) -> None:
@@ -228,7 +215,8 @@ def test_onnx_runtimes_calls_predict_and_a_model_becomes_files_as_in_python(
     (bundle, _), f, c = class_means.bundle(), class_means.F, class_means.C
     text = f"{class_means.HEAD} p (float[{class_means.N}] theta, float[{class_means.B}, {f}] x) => "
     text += f"(float[{class_means.B}, {c}] logits) <int64[2] shape = {{{c}, {f}}}, int64[1] last = {{1}}>"
-    data = bytes(parser.parse_model(f"{text} {{ {PREDICT} }}").SerializeToString())
+    nodes = f"means = Reshape (theta, shape) {class_means.NEARNESS} logits = Identity (nearness)"
+    data = bytes(parser.parse_model(f"{text} {{ {nodes} }}").SerializeToString())
     program = Program("predict", ONNXRUNTIME, "predict", hashlib.sha256(data).hexdigest())
     manifest = bundle.manifest
     labels = ('ä \\ "', *map(str, range(1, c)))

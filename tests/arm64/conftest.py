@@ -29,7 +29,6 @@ def require(tools: Mapping[str, str]) -> None:
 
 @pytest.fixture(scope="session")
 def emulation() -> None:
-    """The tools of the emulation of programs."""
     require(guest.TOOLS)
 
 
@@ -47,7 +46,6 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def images() -> Dataset:
-    """Fashion-MNIST."""
     return fashion_mnist()
 
 

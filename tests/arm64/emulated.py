@@ -44,12 +44,10 @@ class MixedFleet(RealFleet):
             shutil.copy(HERE / "numpy_client.py", self.folder / device)
 
     def start_here(self, device: str, backend: str) -> None:
-        """Start its agent on this machine."""
         site = WITH_EXECUTORCH.format(folder=str(unpacked_wheel()))
         self.start_agent(device, script=site if backend == "executorch" else "")
 
     def start_emulated(self, device: str, backend: str, cpu: str) -> None:
-        """Start its agent in the guest."""
         home = self.folder / device
         agent = [guest.PYTHON, str(HERE / "measured_agent.py"), str(home / "measured.json")]
         words = [*agent, "-c", str(home / "edge.toml"), "run"]

@@ -37,7 +37,6 @@ def fit(parameters: Arrays, examples: Any, settings: dict[str, Any]) -> tuple[Ar
 
 
 def evaluate(parameters: Arrays, examples: Any) -> tuple[float, int, dict[str, Any]]:
-    """The mean cross entropy, and the accuracy."""
     found = chances(parameters, features(parameters, examples.inputs))
     loss = -np.log(found[np.arange(len(found)), examples.targets]).mean()
     return loss, len(found), {"accuracy": (found.argmax(axis=1) == examples.targets).mean()}

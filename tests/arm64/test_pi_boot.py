@@ -86,7 +86,6 @@ class Fleet(MixedFleet):
         return self._machine
 
     def close(self) -> None:
-        """End everything."""
         if self._machine is not None:
             self._machine.cut_power()
         super().close()
@@ -133,7 +132,6 @@ class Fleet(MixedFleet):
             store.close()
 
     def order(self) -> OrderRow | None:
-        """The order of the open round."""
         store = open_folder(self.folder / "state")
         try:
             open_round = store.current_round("run")

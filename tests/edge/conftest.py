@@ -59,7 +59,6 @@ def core(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_device(request: pytest.FixtureRequest, core: str) -> MakeDevice:
-    """Makes a device from its folder."""
     return Harness if core == "python" else partial(JavaHarness, request.getfixturevalue("jvm"))
 
 

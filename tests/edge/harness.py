@@ -46,6 +46,7 @@ from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.frozen import FrozenData
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
+    TRAIN,
     Committed,
     Decline,
     Get,
@@ -54,6 +55,7 @@ from sedge_protocol.wire.messages import (
     Message,
     Offer,
     Order,
+    Task,
     Welcome,
     decode_body,
 )
@@ -113,7 +115,6 @@ class DriftTrainer:
         return Metrics(0.5 if theta[-1] > 2 else 1.0, 0.5, len(examples.targets))
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Nobody predicts."""
         raise AssertionError("a prediction")
 
 
@@ -123,7 +124,6 @@ def drift(seed: int) -> Theta:
 
 
 def theta_of(seed: int) -> Theta:
-    """A model (n,)."""
     return np.random.default_rng([1, seed]).normal(0, 0.1, N).astype(np.float32)
 
 
@@ -156,6 +156,15 @@ def examples(count: int = 10, width: int = 3, labels: int = 4) -> Examples:
 def coded(theta: Theta, compression: Compression = Compression.ZSTD) -> bytes:
     """A global model as its blob."""
     return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32, compression)
+
+
+def report_of(number: int, task: Task = TRAIN) -> Report:
+    """A round in which the metric rises from a quarter to a half."""
+    return Report(
+        run="first", round=number, task=task, layout_hash=bytes(32), model_hash=bytes(32),
+        num_examples=20, before=Metrics(1.0, 0.25, 5), after=Metrics(0.5, 0.5, 5), train_loss=0.4,
+        steps=10, seconds=1.0,
+    )  # fmt: skip
 
 
 class Harness:
@@ -251,7 +260,6 @@ class Harness:
     # The device.
 
     def gate(self) -> Closed:
-        """The gates that are closed."""
         return Closed(self.closed, self.spares_link and bool(self.closed))
 
     def start(self, incarnation: int = 1) -> Agent:
@@ -283,11 +291,9 @@ class Harness:
         return agent
 
     def blobs(self) -> BlobFolder:
-        """The device's blob folder."""
         return BlobFolder(self.folder, min_free_bytes=0)
 
     def journal(self) -> Journal[AgentState]:
-        """The device's journal."""
         return Journal(self.folder / "journal", AgentState, SCHEMA)
 
     def on_disk(self) -> AgentState:
@@ -299,6 +305,20 @@ class Harness:
         return {path.name for path in self.folder.glob("blobs/*")} | {
             path.name for path in self.folder.glob("parts/*")
         }
+
+    def stock(self) -> BlobFolder:
+        """The device's blob folder, with everything that the coordinator serves in it."""
+        blobs = self.blobs()
+        for blob in self.served.values():
+            blobs.write(blob)
+        return blobs
+
+    def damage(self, sha256: bytes) -> None:
+        """Flip a bit of a blob on its disk."""
+        path = self.folder / "blobs" / sha256.hex()
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
 
     @contextmanager
     def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Generator[None]:
@@ -382,6 +402,12 @@ class Harness:
         """Every chunk of these blobs."""
         return [e for m in wanted for i in range(m.count) for e in self.chunk(m, i)]
 
+    def begin(self, order: Order) -> Job:
+        """The job that begins with an order and every chunk of its blobs."""
+        self.tell(order)
+        (start,) = only(self.feed(order.bundle, order.model), StartJob)
+        return start.job
+
     def opened(self, effects: Sequence[object]) -> list[tuple[Frame, Message | None]]:
         """The frames among effects, as the coordinator reads them."""
         found: list[tuple[Frame, Message | None]] = []
@@ -394,6 +420,10 @@ class Harness:
     def messages(self, effects: Sequence[object]) -> list[Message]:
         """The control messages among effects."""
         return [message for _, message in self.opened(effects) if message is not None]
+
+    def waits(self, effects: Sequence[object]) -> list[str]:
+        """Why no work is done, as each hello among effects says."""
+        return [hello.waits for hello in only(self.messages(effects), Hello)]
 
     def listen(self, effects: Iterable[object]) -> None:
         """Take note of subscriptions and of the log."""

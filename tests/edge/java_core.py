@@ -49,7 +49,6 @@ Gradient = Callable[[bytes], tuple[bytes, bytes, bytes]]
 
 
 def no_gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
-    """Nobody trains."""
     raise AssertionError("a training")
 
 
@@ -66,7 +65,6 @@ class Jvm:
 
     @property
     def alive(self) -> bool:
-        """Whether there are cores."""
         return self._process is not None
 
     def close(self) -> None:
@@ -215,7 +213,6 @@ class JavaCore:
         return self._asked("must-stop", now) == "true"
 
     def told(self, *words: object, gradient: Gradient = no_gradient) -> list[AgentEffect]:
-        """The effects of a call."""
         return self._jvm.call(self._core, words, gradient)[0]
 
     def _asked(self, *words: object) -> str:

@@ -36,7 +36,6 @@ from sedge_protocol.wire.messages import (
     Hello,
     Message,
     Offer,
-    Order,
     Refusal,
     Reject,
     Welcome,
@@ -47,6 +46,7 @@ from sedge_protocol.wire.transfer import (
     MIN_CHUNK_BYTES,
     PACKET_OVERHEAD,
     SILENCE_S,
+    from_bitmap,
     to_bitmap,
 )
 from sedge_protocol.wire.update import decode_update
@@ -68,9 +68,6 @@ def will_of(agent: Agent) -> bytes:
 
 def hellos(device: Harness, effects: list[object]) -> list[Hello]:
     return [m for m in device.messages(effects) if isinstance(m, Hello)]
-
-
-# Sessions.
 
 
 def test_will_hello_and_goodbye_carry_the_same_nonce_and_the_next_session_another(
@@ -109,11 +106,10 @@ def test_a_refused_commit_lets_nothing_out(device: Harness, moment: str) -> None
         with device.refusing("commit"):
             effects = device.tell(order)
     else:
-        device.tell(order)
-        (work,) = only(device.feed(order.bundle, order.model), StartJob)
+        job = device.begin(order)
         before = device.on_disk()
         with device.refusing("commit"):
-            effects = device.work(work.job)
+            effects = device.work(job)
     assert [type(message) for message in device.messages(effects)] == [Hello]
     assert device.on_disk() == before
 
@@ -139,18 +135,17 @@ def test_a_round_from_order_to_receipt(device: Harness) -> None:
 
 
 def test_the_same_order_again_changes_nothing(device: Harness) -> None:
-    order = device.order()
+    order, journal = device.order(), device.folder / "journal"
     device.tell(order)
-    journal = (device.folder / "journal").read_bytes()
     assert device.tell(order) == []  # while its blobs are fetched
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
-    journal = (device.folder / "journal").read_bytes()
+    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    before = journal.read_bytes()
     assert device.tell(order) == []  # while it is worked on
-    assert (device.folder / "journal").read_bytes() == journal
-    device.work(work.job)
-    journal = (device.folder / "journal").read_bytes()
+    assert journal.read_bytes() == before
+    device.work(start.job)
+    before = journal.read_bytes()
     assert device.tell(order) == []  # while its update waits
-    assert (device.folder / "journal").read_bytes() == journal
+    assert journal.read_bytes() == before
 
 
 def test_a_newer_order_replaces_an_older_one(device: Harness) -> None:
@@ -171,11 +166,10 @@ def test_a_newer_order_replaces_an_older_one(device: Harness) -> None:
 def test_a_job_whose_order_was_replaced_comes_late(device: Harness) -> None:
     """A device that needs longer than a round would never come to anything."""
     first, second = device.order(1), device.order(2)
-    device.tell(first)
-    (old,) = only(device.feed(first.bundle, first.model), StartJob)
+    old = device.begin(first)
     device.tell(second)
     assert only(device.feed(second.model), StartJob) == []  # one job at a time
-    effects = device.work(old.job)
+    effects = device.work(old)
     (new,) = only(effects, StartJob)
     assert new.job.order == second
     state = device.on_disk()
@@ -188,8 +182,7 @@ def test_a_job_whose_order_was_replaced_comes_late(device: Harness) -> None:
 
 def test_a_job_that_fails_after_a_newer_order_came_leaves_that_one_alone(device: Harness) -> None:
     first, second = device.order(1), device.order(2)
-    device.tell(first)
-    assert only(device.feed(first.bundle, first.model), StartJob)
+    device.begin(first)
     device.tell(second)
     device.feed(second.model)
     effects = device.agent.failed(CodecError("nobody can do it (test)"), device.now)
@@ -199,13 +192,11 @@ def test_a_job_that_fails_after_a_newer_order_came_leaves_that_one_alone(device:
 
 
 def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(device: Harness) -> None:
-    first = device.order(1)
-    device.tell(first)
-    (old,) = only(device.feed(first.bundle, first.model), StartJob)
+    old = device.begin(device.order(1))
     second = device.order(2, bundle=device.serve(make_bundle(1)))
     device.tell(second)
     device.feed(second.bundle, second.model)
-    device.work(old.job)
+    device.work(old)
     assert (device.on_disk().runs, device.on_disk().outbox) == ({}, ())
     assert device.on_disk().orders == {"run": second}
 
@@ -246,9 +237,8 @@ def test_after_a_welcome_an_order_from_before_it_is_an_overtaken_one(device: Har
     assert device.on_disk().orders == {}
     device.give(device.order(1))
     device.agent.disconnected()
-    assert device.agent.connected(
-        device.now, MAX_PACKET
-    )  # the broker has kept an order in its session
+    assert device.agent.connected(device.now, MAX_PACKET)
+    # The broker has kept an order in its session.
     assert only(device.tell(device.order(2)), Subscribe)
 
 
@@ -265,22 +255,19 @@ def test_a_cancelled_order_is_dropped(device: Harness, number: int, dropped: boo
 
 
 def test_a_job_that_was_cancelled_leaves_nothing(device: Harness) -> None:
-    order = device.order()
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(device.order())
     device.tell(Cancel("run", 1, ""))
-    assert device.work(work.job) == []
+    assert device.work(job) == []
     assert device.on_disk().runs == {}
     assert device.blob_files() == set()
 
 
 def test_a_round_ordered_again_ends_with_the_job_that_was_cancelled(device: Harness) -> None:
     order = device.order()
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(order)
     device.tell(Cancel("run", 1, ""))
     device.tell(order)
-    (offer,) = [m for m in device.messages(device.work(work.job)) if isinstance(m, Offer)]
+    (offer,) = [m for m in device.messages(device.work(job)) if isinstance(m, Offer)]
     assert (offer.run, offer.round) == ("run", 1)
     assert device.on_disk().orders == {}
 
@@ -311,13 +298,12 @@ def test_a_job_for_another_order_of_the_same_round_leaves_nothing(
 ) -> None:
     """The coordinator would reject its update, and the failure is not that of the order at hand."""
     first, second = device.order(1), device.order(1, theta_of(2))
-    device.tell(first)
-    (old,) = only(device.feed(first.bundle, first.model), StartJob)
+    old = device.begin(first)
     device.tell(Cancel("run", 1, "the run was deleted"))
     device.tell(second)
     device.feed(second.model)
     error = CodecError("nobody can do it (test)")
-    effects = device.agent.failed(error, device.now) if fails else device.work(old.job)
+    effects = device.agent.failed(error, device.now) if fails else device.work(old)
     assert [work.job.order for work in only(effects, StartJob)] == [second]
     state = device.on_disk()
     assert (state.orders, state.runs, state.outbox) == ({"run": second}, {}, ())
@@ -329,20 +315,16 @@ def test_a_job_for_another_order_of_the_same_round_leaves_nothing(
 # Uploads and receipts.
 
 
-def pending(device: Harness) -> tuple[Order, list[object], Offer]:
-    """StartJob on an order until its update is offered."""
-    order = device.order()
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
-    effects = device.work(work.job)
-    (offer,) = device.messages(effects)
+def pending(device: Harness) -> Offer:
+    """The offer of an update that waits for its receipt."""
+    (offer,) = device.messages(device.work(device.begin(device.order())))
     assert isinstance(offer, Offer)
-    return order, [*effects], offer
+    return offer
 
 
 @pytest.mark.parametrize("kind", ["committed", "reject"])
 def test_only_its_own_receipt_settles_an_update(device: Harness, kind: str) -> None:
-    _, _, offer = pending(device)
+    offer = pending(device)
     sha256 = offer.manifest.sha256
 
     def receipt(run: str, number: int, blob: bytes) -> Message:
@@ -355,19 +337,20 @@ def test_only_its_own_receipt_settles_an_update(device: Harness, kind: str) -> N
         assert device.tell(receipt(run, number, blob)) == []
         assert device.on_disk() == before
     (note,) = device.tell(receipt("run", 1, sha256))
-    assert isinstance(note, Note)
     expected = {
-        "committed": (logging.INFO, "run run, round 1: update stored by the coordinator (late)"),
-        "reject": (logging.ERROR, "run run, round 1: update rejected: stale too old"),
+        "committed": Note(
+            logging.INFO, "run run, round 1: update stored by the coordinator (late)"
+        ),
+        "reject": Note(logging.ERROR, "run run, round 1: update rejected: stale too old"),
     }
-    assert (note.level, note.text) == expected[kind]
+    assert note == expected[kind]
     assert device.on_disk().outbox == ()
     assert device.tell(receipt("run", 1, sha256)) == []
     assert sha256.hex() not in device.blob_files()
 
 
 def test_an_offer_is_repeated_until_there_is_a_receipt(device: Harness) -> None:
-    _, _, offer = pending(device)
+    offer = pending(device)
     assert offer.data
     for number in (2, 3):
         at = device.agent.timer()
@@ -381,18 +364,18 @@ def test_an_offer_is_repeated_until_there_is_a_receipt(device: Harness) -> None:
 
 
 def test_an_update_waits_over_cuts_and_reboots(device: Harness) -> None:
-    order, _, offer = pending(device)
+    offer = pending(device)
     device.agent.disconnected()
     assert device.agent.timer() is None
     again = [m for m in device.messages(device.connect()) if isinstance(m, Offer)]
     assert [o.manifest for o in again] == [offer.manifest]
     again = [m for m in device.messages(device.reboot()) if isinstance(m, Offer)]
     assert [(o.manifest, bool(o.data)) for o in again] == [(offer.manifest, True)]
-    assert device.tell(order) == []
+    assert device.tell(device.order()) == []
 
 
 def test_busy_waits(device: Harness) -> None:
-    _, _, offer = pending(device)
+    offer = pending(device)
     device.tell(Busy(45_000), offer.manifest.transfer)
     assert device.agent.timer() == device.now + 45.0
     assert device.agent.poll(device.now + 44.9) == []
@@ -429,7 +412,7 @@ def test_a_coordinator_that_is_back_is_offered_and_asked_at_once(
 
 
 def test_a_have_brings_what_is_missing(device: Harness) -> None:
-    _, _, offer = pending(device)
+    offer = pending(device)
     manifest = offer.manifest
     have = Have(offer.number, to_bitmap([], manifest.count), 4)
     effects = device.tell(have, manifest.transfer)
@@ -472,13 +455,26 @@ def test_an_order_that_comes_again_cut_anew_is_fetched_so_from_then_on(
     gets = {frame.transfer for frame, m in device.opened(effects) if isinstance(m, Get)}
     assert gets == {bundle.transfer, model.transfer}
     assert device.on_disk().orders == {"run": smaller}
-    assert (
-        device.tell(msgspec.structs.replace(smaller, seed=9)) == []
-    )  # any other repetition changes nothing
+    # Any other repetition changes nothing.
+    assert device.tell(msgspec.structs.replace(smaller, seed=9)) == []
     assert device.on_disk().orders == {"run": smaller}
     device.pump(effects)
     device.settle()
     assert ("run", 1) in device.updates
+
+
+def test_a_blob_cut_otherwise_goes_on_with_the_same_part(device: Harness) -> None:
+    order = device.order()
+    device.tell(order)
+    device.feed(order.bundle)
+    for index in (0, 1):
+        device.chunk(order.model, index)
+    device.chunk_bytes = 8192
+    larger = device.serve(device.served[order.model.transfer])
+    effects = device.tell(msgspec.structs.replace(order, model=larger))
+    assert len(only(effects, Unsubscribe)) == len(only(effects, Subscribe)) == 1
+    (get,) = only(device.messages(effects), Get)
+    assert from_bitmap(get.missing, larger.count) == {1}
 
 
 @pytest.mark.python_only("mqtt 3")
@@ -491,7 +487,7 @@ def test_hello_says_what_the_broker_announces(device: Harness) -> None:
 
 
 def test_a_broker_that_takes_less_than_before_makes_chunks_smaller(device: Harness) -> None:
-    _, _, offer = pending(device)
+    offer = pending(device)
     device.agent.disconnected()
     messages = device.messages(device.connect(PACKET_OVERHEAD + 5_000))
     (again,) = [m for m in messages if isinstance(m, Offer)]
@@ -557,10 +553,8 @@ def test_a_run_too_many_is_declined_and_the_log_says_so(device: Harness) -> None
     device.give(device.order(1, run="new"))
     (decline,) = device.declines
     assert (decline.run, decline.round, decline.reason) == ("new", 1, "TooManyRuns")
-    assert (
-        "16 other runs, and none seems to be over: each received one of the last 16 orders"
-        in decline.detail
-    )
+    said = "16 other runs, and none seems to be over: each received one of the last 16 orders"
+    assert said in decline.detail
     assert device.notes[-1] == decline.detail
     after = device.on_disk()
     assert (after.runs, after.orders, after.outbox) == (before.runs, {}, ())
@@ -569,10 +563,8 @@ def test_a_run_too_many_is_declined_and_the_log_says_so(device: Harness) -> None
     (gone,) = (note for note in device.notes if "deleted run" in note)
     assert gone == "deleted run r0 and its model: none of the last 16 orders was for it"
     assert list(device.on_disk().runs) == [*runs[1:], "new"]
-    models = {
-        k.kept.model.hex() for k in device.on_disk().runs.values() if k.kept.model is not None
-    }
-    assert models <= device.blob_files()
+    models = {known.kept.model for known in device.on_disk().runs.values()}
+    assert {model.hex() for model in models if model is not None} <= device.blob_files()
     assert len(device.blob_files()) <= 1 + 2 * MAX_RUNS  # the bundle, globals and models
 
 

@@ -75,9 +75,8 @@ def test_a_device_adds_its_class_shares_where_they_help(
     for number in (1, 2):  # without and with a model of its own
         given(device, number, theta=likes(1.7), blend=Blend(0.25, prior))
         assert worth(device, number) == (0.5 if taken else 1.0, 1.0)
-        np.testing.assert_allclose(
-            device.own(), likes(1.7), rtol=0, atol=0.1
-        )  # by the training alone
+        # By the training alone.
+        np.testing.assert_allclose(device.own(), likes(1.7), rtol=0, atol=0.1)
 
 
 def test_before_its_first_training_a_device_predicts_with_its_class_shares(device: Harness) -> None:

@@ -13,7 +13,7 @@ from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import decode_update
-from sedge_protocol.wire.work import UpdateSelection
+from sedge_protocol.wire.work import Codec, UpdateSelection
 
 pytestmark = [pytest.mark.both_cores, pytest.mark.python_only("extensions")]
 
@@ -87,6 +87,8 @@ def test_a_coordinator_that_holds_another_mask_gets_none_of_it(device: Harness) 
     given(device, 4, b"x" * 32)
     for number in (2, 3, 4):
         assert decode(payload(device, number), N).count == SENT
+    device.give(device.order(5, codec=Codec(fraction=0.4), context=kept(device)))
+    assert decode(payload(device, 5), N).count == round(0.4 * N)  # which selects nothing
 
 
 def test_a_mask_survives_a_power_cut_and_an_evaluation(device: Harness) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from tests.edge.harness import (
 )
 
 from sedge_edge.runtime import OpenBundles
-from sedge_edge.training.job import WorkerContext
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role
@@ -64,57 +64,38 @@ def past_the_end(device: Harness) -> bytes:
 
 SMALL = Layout.of([("body.weight", (3,), Role.PARAMETER)])
 Change = Callable[[Harness], Order]
-BAD: dict[str, tuple[Change, str, str]] = {
+BAD: dict[str, tuple[Change, str]] = {
     "a bundle for another layout": (
         lambda d: d.order(2, bundle=d.serve(make_bundle(layout=SMALL))),
-        "CodecError",
         "expected at most 4108 for the bundle's 3 parameters",
     ),
-    "a bundle that is none": (
-        lambda d: d.order(2, bundle=d.serve(b"not a bundle" * 1000)),
-        "CodecError",
-        "zlib",
-    ),
+    "a bundle that is none": (lambda d: d.order(2, bundle=d.serve(b"not a bundle" * 1000)), "zlib"),
     "another model than its hash": (
         lambda d: d.order(2, model_hash=b"x" * 32),
-        "CodecError",
         "run run, round 2: model_hash does not match",
     ),
-    "a model that is none": (
-        lambda d: d.order(2, model=d.serve(b"no model")),
-        "CodecError",
-        "coded vector",
-    ),
+    "a model that is none": (lambda d: d.order(2, model=d.serve(b"no model")), "coded vector"),
     "another patch than its hash": (
         lambda d: d.order(2, patch=patch(3), patch_hash=b"x" * 32),
-        "CodecError",
         "run run, round 2: patch_hash does not match",
     ),
-    "a patch without its hash": (
-        lambda d: d.order(2, patch=patch(3)),
-        "CodecError",
-        "patch_hash does not match",
-    ),
+    "a patch without its hash": (lambda d: d.order(2, patch=patch(3)), "patch_hash does not match"),
     "a hash without its patch": (
         lambda d: d.order(2, patch_hash=b"x" * 32),
-        "CodecError",
         "patch_hash does not match",
     ),
     "a patch of another size": (
         lambda d: d.patched(2, patch(3, size=N + 1)),
-        "CodecError",
         f"n={N + 1}, expected {N}",
     ),
-    "an index past the end": (lambda d: d.patched(2, past_the_end(d)), "CodecError", ""),
+    "an index past the end": (lambda d: d.patched(2, past_the_end(d)), ""),
     "NaN in a patch": (
         lambda d: d.patched(2, with_nan(patch(3, 5), 2)),
-        "CodecError",
         "value[1]: nan is not finite",
     ),
-    "a truncated patch": (lambda d: d.patched(2, patch(3, 5)[:-1]), "CodecError", "coded vector"),
+    "a truncated patch": (lambda d: d.patched(2, patch(3, 5)[:-1]), "coded vector"),
     "a tensor to keep that there is not": (
         lambda d: d.order(2, keep=("head\nweight",)),
-        "CodecError",
         "no tensor named 'head\\nweight'",
     ),
 }
@@ -145,8 +126,8 @@ def check_declined(device: Harness, order: Order, reason: str, text: str) -> Non
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_order_is_declined(device: Harness, name: str) -> None:
-    make, reason, text = BAD[name]
-    check_declined(device, make(device), reason, text)
+    make, text = BAD[name]
+    check_declined(device, make(device), "CodecError", text)
 
 
 A_BLOB = describe(b"a blob")
@@ -204,7 +185,6 @@ def test_data_that_the_model_cannot_take(device: Harness, which: str) -> None:
 
 
 def looping() -> bytes:
-    """A program that need not end."""
     graph = helper.make_graph([helper.make_node("Loop", ["", ""], [])], "g", [], [])
     opset = [helper.make_opsetid("", 20)]
     return bytes(helper.make_model(graph, opset_imports=opset).SerializeToString())
@@ -216,12 +196,7 @@ def looping() -> bytes:
     [
         ("executorch", b"", "ConfigError", "one of those in the bundle: onnxruntime"),
         ("onnxruntime", b"noise", "CodecError", "program 'gradient' cannot be loaded: model"),
-        (
-            "onnxruntime",
-            looping(),
-            "CodecError",
-            "operator 'Loop' is not allowed in a program",
-        ),
+        ("onnxruntime", looping(), "CodecError", "operator 'Loop' is not allowed in a program"),
     ],
 )
 def test_a_bundle_that_no_backend_runs(
@@ -233,15 +208,7 @@ def test_a_bundle_that_no_backend_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs, place = OpenBundles(backend, threads=1), device.place()
-    real = WorkerContext(
-        place.blobs,
-        place.vectors,
-        place.train,
-        place.test,
-        lambda sha256: programs.open(place.blobs, sha256),
-        place.stopped,
-        place.clock,
-    )
+    real = replace(place, open_bundle=lambda sha256: programs.open(place.blobs, sha256))
     with monkeypatch.context() as patched:
         patched.setattr(device, "place", lambda: real)
         device.give(device.order(2, bundle=device.serve(make_bundle(program=program))))
@@ -259,7 +226,6 @@ class Diverging(DriftTrainer):
         self.move = move
 
     def train(self, request: TrainRequest, *args: Any, **kwargs: Any) -> Trained:
-        """Far away, or nowhere."""
         if np.isnan(self.move):
             raise TrainingDiverged("epoch 1 of 1, step 3: the loss is nan")
         return Trained(np.full_like(request.theta, self.move), 0.5, 1)
@@ -340,9 +306,7 @@ def test_declined_rounds_do_not_fill_the_disk(device: Harness) -> None:
 def test_a_decline_that_was_lost_is_said_again(device: Harness) -> None:
     order = device.order(2, model_hash=b"x" * 32)
     device.give(order)
-    device.give(
-        device.order(2, model_hash=b"x" * 32)
-    )  # the coordinator heard nothing, and asks again
+    device.give(order)  # the coordinator heard nothing, and asks again
     assert [(d.round, d.reason) for d in device.declines] == [(2, "CodecError")] * 2
 
 

@@ -28,12 +28,12 @@ from tests.edge.harness import (
 )
 from tests.fleet import changed
 
-from sedge_edge.agent import AgentEffect, StartJob
+from sedge_edge.agent import StartJob
 from sedge_edge.rounds.disk_waits import MAX_JOB_BACKOFF_S
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.effects import Note, Subscribe
+from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
@@ -50,6 +50,7 @@ from sedge_protocol.wire.messages import (
 )
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down
+from sedge_protocol.wire.transfer import from_bitmap
 from sedge_protocol.wire.work import Codec, UpdateSelection
 
 pytestmark = pytest.mark.both_cores
@@ -137,10 +138,9 @@ def test_a_commit_that_fails_at_its_last_step_keeps_what_it_names(
     device.connect()
     order = device.order()
     device.order_at_hand = order
-    device.tell(order)
-    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(order)
     with device.refusing("last step of a commit"):
-        device.pump(device.work(start.job))
+        device.pump(device.work(job))
     assert not device.updates and device.on_disk().outbox
     if tried_again:
         device.now += DISK_RETRY_S
@@ -155,11 +155,9 @@ def test_a_commit_that_fails_at_its_last_step_keeps_what_it_names(
 
 def test_no_room_for_a_download_does_not_hold_back_an_update(device: Harness) -> None:
     """What waits in the outbox is what fills the disk: it must be able to leave."""
-    first = device.order(1)
-    device.tell(first)
-    (work,) = only(device.feed(first.bundle, first.model), StartJob)
+    job = device.begin(device.order(1))
     device.agent.disconnected()
-    device.work(work.job)
+    device.work(job)
     (waiting,) = device.on_disk().outbox
     # In chunks of 4 KiB, with answers between: more than one step. The order comes first.
     device.order_at_hand = device.order(2, run="other")
@@ -210,8 +208,6 @@ def test_jobs_that_fail_again_and_again_leave_no_orphans(
 
 
 class Counting(DriftTrainer):
-    """Counts the trainings."""
-
     def __init__(self) -> None:
         self.begun = 0
 
@@ -246,11 +242,9 @@ def test_trainings_for_a_full_disk_become_rare(device: Harness) -> None:
 
 
 def test_an_update_that_has_left_is_room_for_a_job_that_had_none(device: Harness) -> None:
-    first, second = device.order(1), device.order(2, run="other")
-    device.tell(first)
-    (work,) = only(device.feed(first.bundle, first.model), StartJob)
+    job, second = device.begin(device.order(1)), device.order(2, run="other")
     device.agent.disconnected()
-    device.work(work.job)
+    device.work(job)
     (waiting,) = device.on_disk().outbox
     device.connect()
     device.tell(second)
@@ -269,14 +263,6 @@ def test_an_update_that_has_left_is_room_for_a_job_that_had_none(device: Harness
 # Rot.
 
 
-def damage(device: Harness, sha256: bytes) -> None:
-    """Flip a bit of a blob on the device's disk."""
-    (path,) = device.folder.glob(f"blobs/{sha256.hex()}")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("which", ["bundle", "model", "patch"])
 def test_a_damaged_blob_is_fetched_again(device: Harness, which: str) -> None:
     order = device.order(1)
@@ -292,7 +278,7 @@ def test_a_damaged_blob_is_fetched_again(device: Harness, which: str) -> None:
     device.order_at_hand = order
     device.listen(device.tell(order))
     (work,) = only(device.feed(*wanted), StartJob)
-    damage(device, victim.sha256)
+    device.damage(victim.sha256)
     device.pump(device.work(work.job))
     assert any("do not match its sha256" in note for note in device.notes)
     assert not device.updates
@@ -312,13 +298,11 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(device: Harness, na
     if name == "mask":
         coded = {"select": UpdateSelection(0.1)}
     device.give(device.order(1, keep=keep, **coded))
-    known = device.on_disk().runs["run"]
-    victim = {"model": known.kept.model, "residual": known.kept.residual, "mask": known.kept.mask}[
-        name
-    ]
+    kept = device.on_disk().runs["run"].kept
+    victim = {"model": kept.model, "residual": kept.residual, "mask": kept.mask}[name]
     assert victim is not None
-    damage(device, victim)
-    device.give(device.order(2, keep=keep, context=known.kept.mask or b"", **coded))
+    device.damage(victim)
+    device.give(device.order(2, keep=keep, context=kept.mask or b"", **coded))
     device.settle()
     words = f"run run: the device's own {name} is (damaged|lost); continuing without it"
     assert any(re.fullmatch(words, note) for note in device.notes)
@@ -329,11 +313,9 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(device: Harness, na
 
 def test_damage_to_a_waiting_update_brings_its_order_back(device: Harness) -> None:
     order = device.order(1)
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
-    device.work(work.job)
+    device.work(device.begin(order))
     (waiting,) = device.on_disk().outbox
-    damage(device, waiting.blob)
+    device.damage(waiting.blob)
     device.order_at_hand = order
     device.pump(device.reboot())
     assert any("the update is lost" in note for note in device.notes)
@@ -360,6 +342,23 @@ def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(device: Harne
     assert ("run", 2) in device.updates
 
 
+def test_of_a_damaged_part_only_the_damaged_chunk_is_fetched_again(device: Harness) -> None:
+    order = device.order()
+    device.tell(order)
+    device.feed(order.bundle)
+    for index in (0, 1):
+        device.chunk(order.model, index)
+    (part,) = device.folder.glob(f"parts/*{order.model.sha256.hex()}*")
+    part.write_bytes(b"x" + part.read_bytes()[1:])
+    assert [type(effect) for effect in device.chunk(order.model, 2)] == [Note, Unsubscribe]
+    device.now += 30.0
+    effects = device.agent.poll(device.now)
+    (get,) = only(device.messages(effects), Get)
+    assert from_bitmap(get.missing, order.model.count) == {0}
+    device.pump(effects)
+    assert ("run", 1) in device.updates
+
+
 def test_a_coordinator_with_an_old_start_count_is_spoken_of(device: Harness) -> None:
     """Reinstalled with a clock that runs late: the device would be silent, and nobody know why."""
     device.give(device.order())
@@ -375,10 +374,7 @@ def test_a_forged_start_count_of_the_coordinator_ends_with_the_next_connection(
 ) -> None:
     """Whoever has the device's secret can be the coordinator to it, with the last count there is."""
     device = Harness(tmp_path)
-    true, forger = (
-        device.peer,
-        Peer(DOWN, KEYS.down, KEYS.up, incarnation=2**32 - 1, peer_incarnation=0),
-    )
+    true, forger = device.peer, Peer(DOWN, KEYS.down, KEYS.up, 2**32 - 1, 0)
     (nonce,) = [m.nonce for m in device.messages(device.connect()) if isinstance(m, Hello)]
     device.peer = forger
     device.tell(Welcome(nonce, "forged", VERSIONS))
@@ -424,11 +420,10 @@ def test_a_download_goes_on_after_a_power_cut(device: Harness) -> None:
 
 def kill(device: Harness, order: Order) -> None:
     """Every start there may be is cut off at the order's job."""
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(order)
     for _ in range(MAX_STARTS - 1):
-        assert work.job.order == order
-        (work,) = only(device.reboot(), StartJob)
+        assert job.order == order
+        job = only(device.reboot(), StartJob)[0].job
 
 
 def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device: Harness) -> None:
@@ -440,16 +435,13 @@ def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device:
     effects = device.reboot()
     assert [work.job.order for work in only(effects, StartJob)] == [good]
     assert device.on_disk().orders == {"fine": good}
-    (decline,) = (m for m in device.messages(effects) if isinstance(m, Decline))
+    (decline,) = only(device.messages(effects), Decline)
     assert (decline.run, decline.round, decline.reason) == ("too-large", 1, "TooManyStarts")
-    assert (
-        "run too-large, round 1: the agent was killed or lost power in each of 3" in decline.detail
-    )
+    said = "run too-large, round 1: the agent was killed or lost power in each of 3"
+    assert said in decline.detail
     # The decline was lost, or crossed the order: it is not tried another time.
-    effects = device.tell(bad)
-    assert [m.reason for m in device.messages(effects) if isinstance(m, Decline)] == [
-        "TooManyStarts"
-    ]
+    (decline,) = only(device.messages(device.tell(bad)), Decline)
+    assert decline.reason == "TooManyStarts"
     assert device.on_disk().orders == {"fine": good}
     # The next round is another order, and stays when the bad one comes once more.
     following = device.order(3, run="too-large")
@@ -475,8 +467,7 @@ def test_what_the_agent_survives_does_not_count(device: Harness) -> None:
 
 
 def test_an_interruption_that_the_disk_will_not_note_is_no_error(device: Harness) -> None:
-    device.tell(order := device.order(1))
-    assert only(device.feed(order.bundle, order.model), StartJob)
+    device.begin(device.order(1))
     with device.refusing("commit"):
         assert [type(effect) for effect in device.agent.interrupted()] == [Note]
 
@@ -580,7 +571,6 @@ def test_wrong_chunks_change_nothing(device: Harness) -> None:
 
 
 def foreign_chunk(transfer: bytes, index: int, data: bytes) -> tuple[str, bytes]:
-    """A chunk frame on the fleet's topic."""
     topic = f"sedge/1/test/blob/{transfer.hex()}"
     return topic, seal(Frame(Kind.CHUNK, data, 7, 0, transfer, index), topic, None)
 
@@ -598,18 +588,12 @@ def test_a_device_without_room_for_a_download_says_so_until_there_is(device: Har
 def test_the_disk_is_forgotten_with_the_run_whose_outcome_it_refused(device: Harness) -> None:
     """Otherwise the device would wait for ever: who waits is sent no order, and no job could clear it."""
     order = device.order()
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(order)
     with device.refusing("commit"):
-        assert waits_of(device, device.work(work.job)) == [FULL]
+        assert device.waits(device.work(job)) == [FULL]
     device.tell(Cancel(order.run, 0, "stopped"))
     device.now += DISK_RETRY_S
-    assert waits_of(device, device.agent.poll(device.now))[-1] == ""
-
-
-def waits_of(device: Harness, effects: list[AgentEffect]) -> list[str]:
-    """Why no work is done, as each hello says it."""
-    return [m.waits for m in device.messages(effects) if isinstance(m, Hello)]
+    assert device.waits(device.agent.poll(device.now))[-1] == ""
 
 
 def test_a_disk_that_became_read_only_is_named_at_once_and_the_device_comes_back(
@@ -621,9 +605,8 @@ def test_a_disk_that_became_read_only_is_named_at_once_and_the_device_comes_back
         (hello,) = device.messages(device.tell(order))
         assert isinstance(hello, Hello) and "Read-only file system" in hello.waits
         device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=8, peer_incarnation=0)
-        device.tell(
-            Welcome(hello.nonce, "0", VERSIONS)
-        )  # of a coordinator that has restarted meanwhile
+        # Of a coordinator that has restarted meanwhile.
+        device.tell(Welcome(hello.nonce, "0", VERSIONS))
         assert device.agent.welcomed
         for _ in range(3):  # no word of it, while nothing changes
             device.now += DISK_RETRY_S

@@ -42,17 +42,15 @@ def run_of(device: Harness) -> RunState:
     return device.on_disk().runs["run"]
 
 
-def patch_after(device: Harness, number: int) -> bytes:
-    """What the coordinator would send as the device's own last elements at their own values."""
+def patch_after(device: Harness, number: int) -> tuple[bytes, bytes]:
+    """What the coordinator would send as the device's own last elements at their own values; its name."""
     sent = decode(decode_update(device.updates["run", number])[1], N)
     assert sent.indices is not None
     model = theta_of(number)
     sent.add_to(model)
     patch = SparseVector(N, sent.indices, model[sent.indices])
-    return encode(patch, ValueCoding.FP32, Compression.NONE)
-
-
-# An own model.
+    coded = encode(patch, ValueCoding.FP32, Compression.NONE)
+    return coded, hashlib.sha256(coded).digest()
 
 
 def test_dittos_model_goes_on_from_round_to_round(device: Harness) -> None:
@@ -92,8 +90,7 @@ SELECTS: dict[str, Any] = {
 
 def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
     given(device, 1, **SELECTS)
-    patch = patch_after(device, 1)
-    name = hashlib.sha256(patch).digest()
+    patch, name = patch_after(device, 1)
     assert run_of(device).kept.patch == name
     model = device.order(2).model
     before = device.chunks_sent
@@ -112,8 +109,7 @@ def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
 
 def test_a_remembered_patch_survives_a_power_cut_and_an_evaluation(device: Harness) -> None:
     given(device, 1, **SELECTS)
-    patch = patch_after(device, 1)
-    name = hashlib.sha256(patch).digest()
+    patch, name = patch_after(device, 1)
     given(device, 2, task="evaluate")
     device.pump(device.reboot())
     assert run_of(device).kept.patch == name
@@ -128,10 +124,8 @@ def test_a_remembered_patch_survives_a_power_cut_and_an_evaluation(device: Harne
 
 def test_a_damaged_patch_is_fetched_like_any_other(device: Harness) -> None:
     given(device, 1, **SELECTS)
-    patch = patch_after(device, 1)
-    name = hashlib.sha256(patch).digest()
-    (path,) = device.folder.glob(f"blobs/{name.hex()}")
-    path.write_bytes(patch[:-1] + b"\0")
+    patch, name = patch_after(device, 1)
+    device.damage(name)
     order = device.order(2, patch_blob=device.serve(patch), patch_hash=name)
     before = device.chunks_sent
     device.give(order)
@@ -154,8 +148,7 @@ def test_a_patch_against_the_devices_own_mask(device: Harness) -> None:
         values = drift(number)[sent.indices]
         patch = encode(SparseVector(N, sent.indices, values), ValueCoding.BF16, context=bitmap)
         if lost:
-            (path,) = device.folder.glob(f"blobs/{name.hex()}")
-            path.unlink()
+            (device.folder / "blobs" / name.hex()).unlink()
         order = device.order(
             number,
             task="evaluate",
@@ -171,9 +164,6 @@ def test_a_patch_against_the_devices_own_mask(device: Harness) -> None:
         needed = order.model.count + order.patch_blob.count
         needed += order.patch_context.count if lost else 0
         assert device.chunks_sent - before == needed
-
-
-# Another width.
 
 
 def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
@@ -196,15 +186,7 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     assert decode(payload, NARROW.size).count == round(0.1 * NARROW.size)
     after = run_of(device)
     assert after.bundle != before.bundle
-    for old in (
-        before.kept.model,
-        before.kept.residual,
-        before.kept.mask,
-        before.kept.part,
-        before.kept.patch,
-    ):
-        assert old is not None
-        assert old.hex() not in device.blob_files()
+    assert not {old.hex() for old in before.kept.names()} & device.blob_files()
     # And back to the whole model: again from nothing.
     device.bundle = device.serve(make_bundle())
     given(device, 4, codec=codec, own_model=OwnModel(mix=0.5))

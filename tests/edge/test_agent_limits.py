@@ -12,7 +12,6 @@ pytestmark = pytest.mark.both_cores
 
 
 def limited(device: Harness, **limits: float) -> Harness:
-    """A device with these limits, connected and welcomed."""
     device.limits = LimitsConfig(**limits)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     device.pump(device.reboot())
     return device

@@ -44,14 +44,6 @@ def sent_for(device: Harness, order: Order) -> int:
     return device.chunks_sent
 
 
-def flip(device: Harness, sha256: bytes) -> None:
-    """Damage what has this name on the device's disk."""
-    (path,) = device.folder.glob(f"blobs/{sha256.hex()}")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def files(device: Harness) -> set[bytes]:
     """The names in the blob folder; there are no parts."""
     return {bytes.fromhex(name) for name in device.blob_files()}
@@ -111,7 +103,7 @@ def test_a_lost_version_of_several_steps_costs_a_snapshot(
     for order in orders[:3]:
         device.give(order)
     step = device.on_disk().runs["run"].steps[0]
-    flip(device, {"step": step.blob.sha256, "base": step.base_hash}[lost])
+    device.damage({"step": step.blob.sha256, "base": step.base_hash}[lost])
     order = msgspec.structs.replace(orders[3], steps=orders[3].steps[-1:])
     device.order_at_hand, device.chunks_sent = order, 0
     device.pump(device.tell(order))
@@ -212,10 +204,10 @@ def test_damage_ends_in_fetching_again(device: Harness, orders: list[Order], vic
         device.trainer = FailingOnce()
         device.pump(device.work(work.job))
         assert order.model_hash in files(device)
-        flip(device, names[victim])
+        device.damage(names[victim])
         device.now += DISK_RETRY_S
     else:
-        flip(device, names[victim])
+        device.damage(names[victim])
         device.pump(device.work(work.job))
     device.order_at_hand = order
     device.chunks_sent = 0
@@ -235,17 +227,13 @@ def test_a_base_that_is_lost_while_its_steps_are_fetched(
     order = orders[3]
     device.listen(device.tell(order))
     device.listen(device.feed(order.steps[0].blob))
-    (path,) = device.folder.glob(f"blobs/{order.steps[0].base_hash.hex()}")
-    path.unlink()
+    (device.folder / "blobs" / order.steps[0].base_hash.hex()).unlink()
     device.order_at_hand = order
     device.settle()
     assert device.report(4).model_hash == order.model_hash
     assert not device.topics
     known = device.on_disk().runs["run"]
     assert files(device) == {known.bundle, known.base, known.kept.model}
-
-
-# Power cuts at every write.
 
 
 # What the codec leaves out is owed; then masks have a context.

@@ -5,14 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.edge.harness import report_of
 from tests.edge.home import make_home, put_models
 
 from sedge_edge.__main__ import main
 from sedge_edge.diary import DAY_S, FILE, MOST_RESULTS, WRITE_EVERY_S, Diary, Page, read_diary
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import EVALUATE, TRAIN, Task
-from sedge_protocol.wire.update import Metrics, Report
+from sedge_protocol.wire.messages import EVALUATE
 
 NOW = 20_000.5 * DAY_S
 
@@ -27,15 +27,6 @@ class Clock:
         return self.now
 
 
-def report(number: int, task: Task = TRAIN) -> Report:
-    """A round in which the metric rises from a quarter to a half."""
-    return Report(
-        run="first", round=number, task=task, layout_hash=bytes(32), model_hash=bytes(32),
-        num_examples=20, before=Metrics(1.0, 0.25, 5), after=Metrics(0.5, 0.5, 5), train_loss=0.4,
-        steps=10, seconds=1.0,
-    )  # fmt: skip
-
-
 def test_status_tells_what_the_agent_lived_through(
     tmp_path: Path, tiny: tuple[bytes, Theta], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,9 +39,10 @@ def test_status_tells_what_the_agent_lived_through(
     diary.bytes(down=2_500_000)
     diary.bytes(up=1500)
     assert (
-        diary.done(report(4)) == "run first, round 4 (train) is done: 0.2500 before, 0.5000 after"
+        diary.done(report_of(4))
+        == "run first, round 4 (train) is done: 0.2500 before, 0.5000 after"
     )
-    diary.done(report(5, EVALUATE))
+    diary.done(report_of(5, EVALUATE))
     diary.error("the coordinator refuses: revoked: by its operator")
     with lock_folder(tmp_path / "state"):
         assert main(["status", "-c", str(config)]) == 0
@@ -78,7 +70,7 @@ def test_what_is_kept_has_bounds_and_a_day_begins_anew(tmp_path: Path) -> None:
     clock = Clock()
     diary = Diary(tmp_path, clock)
     for number in range(MOST_RESULTS + 3):
-        diary.done(report(number))
+        diary.done(report_of(number))
     diary.bytes(up=7)
     assert read_diary(tmp_path).up == 0, "bytes alone are written now and then"
     clock.now += WRITE_EVERY_S

@@ -49,7 +49,6 @@ CHECKS = [
 
 
 def always(value: T) -> Callable[..., T]:
-    """A function that gives this whatever it is asked."""
 
     def answer(*args: object) -> T:
         return value
@@ -58,7 +57,6 @@ def always(value: T) -> Callable[..., T]:
 
 
 def hears(config: object) -> str:
-    """A coordinator that answers."""
     return "coordinator 1 of fleet home hears pi-1"
 
 
@@ -188,9 +186,8 @@ def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: 
     assert not good and "train.npz: no such file, but train.csv is there; to train on it: " in text
     subprocess.run(shlex.split(text.partition("train on it: ")[2]), check=True)
     good, text = findings(home)[1]["data"]
-    assert (
-        not good and f"train.csv, line 20: y[17] is {label}, but the model has classes 0 to" in text
-    )
+    said = f"train.csv, line 20: y[17] is {label}, but the model has classes 0 to"
+    assert not good and said in text
 
 
 @pytest.mark.parametrize(
@@ -257,14 +254,8 @@ def test_data_are_held_against_the_newest_run_not_the_newest_personal_model(
     put_models(home, tiny[0], {"old": tiny[1]})
     blobs, journal = BlobFolder(home.parent / "state", 0), home.parent / "state" / "journal"
     torch.manual_seed(0)
-    export(
-        mlp(6, 4, 4),
-        torch.randn(4, 6),
-        batch_size=4,
-        name="new",
-        num_classes=4,
-        folder=tmp_path / "b",
-    )
+    model, sample = mlp(6, 4, 4), torch.randn(4, 6)
+    export(model, sample, batch_size=4, name="new", num_classes=4, folder=tmp_path / "b")
     name = blobs.write(bundles.pack(bundles.load(tmp_path / "b")[0]))
     store = Journal(journal, AgentState, SCHEMA)
     state = store.load()

@@ -43,6 +43,11 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+def with_key(line: str, text: str = MINIMAL) -> str:
+    """The text with one more line, or more, in [broker]."""
+    return text.replace("[data]", f"{line}\n[data]")
+
+
 def test_the_file_as_shipped_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_private(tmp_path / "sedge-secret", SECRET.hex())
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
@@ -65,9 +70,7 @@ def test_the_defaults_in_the_shipped_comments_are_the_defaults(
         for line in lines
     ]
     assert sum(a != b for a, b in zip(lines, uncommented, strict=True)) == len(keys)
-    text = "\n".join(uncommented)
-    shipped = load_config(SHIPPED)
-    changed = load_config(write(tmp_path, text))
+    shipped, changed = load_config(SHIPPED), load_config(write(tmp_path, "\n".join(uncommented)))
     assert (changed.backend, changed.log_level) == (shipped.backend, shipped.log_level)
     assert changed.broker == shipped.broker
     assert changed.data.test_fraction == shipped.data.test_fraction
@@ -105,7 +108,7 @@ def test_a_minimal_file_and_the_defaults(folder: Path) -> None:
 def test_a_secret_on_which_the_account_depends_can_change(
     folder: Path, keys: str, renews: bool
 ) -> None:
-    config = load_config(write(folder, TLS.replace("[data]", f"{keys}\n[data]")))
+    config = load_config(write(folder, with_key(keys, TLS)))
     assert config.renews == renews and not config.is_certified
 
 
@@ -117,7 +120,7 @@ def test_every_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'username = "someone"\npassword_file = "password"\n'
     )
     data = 'test = "${WHERE}/$WHERE/test.npz"\ntest_fraction = 0.5\nsplit_seed = 3\n'
-    text = TLS.replace("[data]", broker + "[data]") + data
+    text = with_key(broker, TLS) + data
     config = load_config(
         write(folder, 'log_level = "debug"\n' + text + '[backend]\nname="onnxruntime"\nthreads = 2')
     )
@@ -153,7 +156,7 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
             "secret_file: found .*, expected a path without NUL",
         ),
         (
-            MINIMAL.replace("url =", r'password_file = "\u0000"' + "\nurl ="),
+            with_key(r'password_file = "\u0000"'),
             "broker.password_file: found .*, expected a path without NUL",
         ),
         (
@@ -165,20 +168,14 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
             r"broker.url: found 'http://localhost', expected mqtt://",
         ),
         (MINIMAL.replace("localhost", "h:99999"), "broker.url: found"),
+        (with_key('ca_file = "ca.pem"'), "broker.ca_file: .* an mqtts:// or wss:// url"),
+        (with_key('ca_file = "no.pem"', TLS), "broker.ca_file: .* a readable file"),
         (
-            MINIMAL.replace("url =", 'ca_file = "ca.pem"\nurl ='),
-            "broker.ca_file: .* an mqtts:// or wss:// url",
-        ),
-        (TLS.replace("url =", 'ca_file = "no.pem"\nurl ='), "broker.ca_file: .* a readable file"),
-        (
-            TLS.replace("url =", 'cert_file = "device.pem"\nurl ='),
+            with_key('cert_file = "device.pem"', TLS),
             "broker.cert_file: found '.*device.pem', expected a certificate in PEM",
         ),
-        (TLS.replace("url =", 'key_file = "device.key"\nurl ='), "broker.cert_file: missing"),
-        (
-            MINIMAL.replace("url =", 'password_file = "no"\nurl ='),
-            "broker.password_file: .* a readable file",
-        ),
+        (with_key('key_file = "device.key"', TLS), "broker.cert_file: missing"),
+        (with_key('password_file = "no"'), "broker.password_file: .* a readable file"),
         (
             MINIMAL + '[backend]\nname = "tflite"',
             "backend.name: found 'tflite', expected one of 'auto', 'onnxruntime', 'executorch', 'torch'",
@@ -213,11 +210,8 @@ def test_a_wrong_file(folder: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize("mode", [0o404, 0o402, 0o401])
 def test_a_secret_that_others_can_read(folder: Path, name: str, key: str, mode: int) -> None:
     write_private(folder / "password", "x")
-    text = TLS.replace(
-        "url =",
-        'cert_file = "device.pem"\nkey_file = "device.key"\npassword_file = "password"\nurl =',
-    )
-    path = write(folder, text)
+    keys = 'cert_file = "device.pem"\nkey_file = "device.key"\npassword_file = "password"'
+    path = write(folder, with_key(keys, TLS))
     (folder / name).chmod(0o440)
     load_config(path)
     (folder / name).chmod(mode)

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import tracemalloc
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -341,39 +340,31 @@ def test_without_pillow_the_error_says_what_to_install(
         load_source("images", tmp_path)
 
 
-@dataclass
-class Wrong:
-    x: NDArray[Any]
-    y: NDArray[np.int64 | np.float32]
-    message: str
-
-
 @pytest.mark.parametrize(
-    "wrong",
+    ("x", "y", "message"),
     [
-        Wrong(X[:5], Y, "x has 5 rows and y 6"),
-        Wrong(X[:0], Y[:0], "x has no rows"),
-        Wrong(
+        (X[:5], Y, "x has 5 rows and y 6"),
+        (X[:0], Y[:0], "x has no rows"),
+        (
             np.where(X == 5, 2**24 + 1, X.astype(np.int64)),
             Y,
             r"x is int64 and x\[2\] holds 16777217, but the model expects float32: only whole numbers",
         ),
-        Wrong(
-            X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, but the model has classes 0 to 2"
-        ),
-        Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), but the model expects \(2,\)"),
-        Wrong(X[:, 0], Y, r"shape \(\), but the model expects \(2,\)"),
-        Wrong(np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
-        Wrong(np.where(X == 6, np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
-        Wrong(np.where(X == 7, -np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
-        Wrong(X, np.array([0, 1, 2, 3, 4, 0]), r"y\[3\] is 3, but the model has classes 0 to 2"),
-        Wrong(X, np.array([0, 1, 2, 0, 0, -1]), r"y\[5\] is -1"),
+        (X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, but the model has classes 0 to 2"),
+        (X.reshape(6, 2, 1), Y, r"shape \(2, 1\), but the model expects \(2,\)"),
+        (X[:, 0], Y, r"shape \(\), but the model expects \(2,\)"),
+        (np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
+        (np.where(X == 6, np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
+        (np.where(X == 7, -np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
+        (X, np.array([0, 1, 2, 3, 4, 0]), r"y\[3\] is 3, but the model has classes 0 to 2"),
+        (X, np.array([0, 1, 2, 0, 0, -1]), r"y\[5\] is -1"),
     ],
-    ids=lambda wrong: wrong.message,
 )
-def test_check_names_what_is_wrong(wrong: Wrong) -> None:
-    with pytest.raises(DataError, match=wrong.message):
-        fitting(Examples(wrong.x, wrong.y), manifest())
+def test_check_names_what_is_wrong(
+    x: NDArray[Any], y: NDArray[np.int64 | np.float32], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        fitting(Examples(x, y), manifest())
 
 
 @pytest.mark.parametrize(
@@ -447,10 +438,8 @@ def test_bytes_that_are_no_image_are_said_once(
     data()
     (tmp_path / "state").mkdir()  # the agent's own files lie next to the data
     data()
-    (record,) = caplog.records
-    assert (
-        "data.npz: x holds unsigned bytes in rows of shape (2,), read as numbers" in record.message
-    )
+    (said,) = caplog.messages
+    assert "data.npz: x holds unsigned bytes in rows of shape (2,), read as numbers" in said
     caplog.clear()
     load_source(write_npz(tmp_path, x=PIXELS, y=Y), tmp_path)
     assert not caplog.records
@@ -515,9 +504,8 @@ def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert train.inputs.dtype == test.inputs.dtype == np.float32
-    assert (
-        peak < 7 * x.nbytes
-    )  # float32 alone is four times as much; both, split and whole, were nine
+    # float32 alone is four times as much; both, split and whole, were nine.
+    assert peak < 7 * x.nbytes
 
 
 def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path) -> None:
@@ -558,10 +546,8 @@ def test_new_data_are_read_without_a_restart(
     assert data() is first and len(first[0].targets) == 8
     path.write_bytes(b"half of a fi")
     assert data() is data() is data() is first
-    (record,) = caplog.records
-    assert (
-        "new data" in record.message and "continuing with the previous examples" in record.message
-    )
+    (said,) = caplog.messages
+    assert "new data" in said and "continuing with the previous examples" in said
     np.savez(path, x=np.zeros((20, 2)), y=np.zeros(20, int))
     assert data() is data() and len(data()[0].targets) == 16
     path.unlink()

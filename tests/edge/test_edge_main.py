@@ -32,6 +32,9 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import Hello, decode_body, encode_body
 
+CAPSYS = pytest.CaptureFixture[str]
+Handlers = dict[int, Callable[[int, object], None]]  # by signal
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
@@ -39,12 +42,11 @@ def config(tmp_path: Path) -> Path:
 
 
 def run(config: Path, *words: str) -> int:
-    """One command with this configuration."""
     return main(["-c", str(config), *words])
 
 
 @pytest.mark.parametrize("words", [[], ["nonsense"], ["predict"], ["once", "--timeout-s", "soon"]])
-def test_bad_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage(words: list[str], capsys: CAPSYS) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
@@ -67,11 +69,7 @@ CANNOT_START: list[tuple[Callable[[Path], object], int, str]] = [
 
 @pytest.mark.parametrize(("break_it", "status", "text"), CANNOT_START)
 def test_an_agent_that_cannot_start_says_why_in_one_line(
-    config: Path,
-    break_it: Callable[[Path], object],
-    status: int,
-    text: str,
-    capsys: pytest.CaptureFixture[str],
+    config: Path, break_it: Callable[[Path], object], status: int, text: str, capsys: CAPSYS
 ) -> None:
     break_it(config)
     assert run(config, "run") == status
@@ -89,23 +87,22 @@ def test_a_service_manager_sees_the_same(config: Path) -> None:
     assert "damaged, its sha256 does not match" in line
 
 
-def test_two_agents_do_not_share_a_folder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_agents_do_not_share_a_folder(config: Path, capsys: CAPSYS) -> None:
     with lock_folder(config.parent / "state"):
         assert run(config, "run") == 4
     assert "another process is using this state folder" in capsys.readouterr().err
 
 
 @pytest.fixture
-def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[int, object], None]]:
+def handlers(monkeypatch: pytest.MonkeyPatch) -> Handlers:
     """Signal handlers are kept here, and the tests' own stay in place."""
-    found: dict[int, Callable[[int, object], None]] = {}
+    found: Handlers = {}
     monkeypatch.setattr(signal, "signal", found.__setitem__)
     return found
 
 
-def test_the_agent_says_what_the_device_can_do(
-    config: Path, handlers: dict[int, Callable[[int, object], None]]
-) -> None:
+def hello_of(config: Path) -> Hello:
+    """What the agent says of the device."""
     hellos: list[Hello] = []
 
     def done(agent: Agent) -> bool:
@@ -113,15 +110,20 @@ def test_the_agent_says_what_the_device_can_do(
         return True
 
     assert not command._run_agent(config, done)
-    hello = hellos[0]
+    return hellos[0]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_agent_says_what_the_device_can_do(config: Path) -> None:
+    hello = hello_of(config)
     assert decode_body(Kind.HELLO, encode_body(hello)) == hello
     assert set(hello.compressions) == {"none", "zlib", "zstd"}
     assert set(CODECS) - set(hello.codecs) == {"settings", "arrays"}  # only a function has these
     assert {"int4", "sign", "freeze", "remember"} < set(hello.codecs)
-    assert hello.num_train > 0
-    assert hello.num_test > 0
+    assert (hello.num_train, hello.num_test) == (16, 4)
 
 
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(
     ("says", "lacks"),
     [
@@ -130,27 +132,19 @@ def test_the_agent_says_what_the_device_can_do(
     ],
 )
 def test_a_device_announces_only_what_its_function_can_do(
-    config: Path, says: str, lacks: set[str], handlers: dict[int, Callable[[int, object], None]]
+    config: Path, says: str, lacks: set[str]
 ) -> None:
     module = f"announcing_{len(lacks)}"
     (config.parent / f"{module}.py").write_text(f"def fit(): pass\n{says}\n")
     with config.open("a") as file:
         file.write(f'[backend]\nname = "{module}:fit"\n')
-    hellos: list[Hello] = []
-
-    def done(agent: Agent) -> bool:
-        hellos.append(agent.identity.hello)
-        return True
-
-    assert not command._run_agent(config, done)
-    assert hellos[0].backends == ("function",)
+    hello = hello_of(config)
+    assert hello.backends == ("function",)
     never = {"own_model", "select", "scoring", "correction", "average", "loss"}
-    assert set(CODECS) - set(hellos[0].codecs) == never | lacks
+    assert set(CODECS) - set(hello.codecs) == never | lacks
 
 
-def test_run_works_until_it_is_told_to_stop(
-    config: Path, handlers: dict[int, Callable[[int, object], None]]
-) -> None:
+def test_run_works_until_it_is_told_to_stop(config: Path, handlers: Handlers) -> None:
     def stop() -> None:
         while signal.SIGTERM not in handlers:
             time.sleep(0.01)
@@ -162,13 +156,12 @@ def test_run_works_until_it_is_told_to_stop(
     assert set(handlers) == {signal.SIGTERM, signal.SIGINT}
     state = Journal(config.parent / "state" / "journal", AgentState, SCHEMA).load()
     assert state is not None
-    assert (
-        state.incarnation > 1_700_000_000
-    )  # seconds, so that a lost disk does not go back in time
+    # Seconds, so that a lost disk does not go back in time.
+    assert state.incarnation > 1_700_000_000
 
 
 def test_a_running_agent_serves_its_model(
-    config: Path, tiny: tuple[bytes, Theta], handlers: dict[int, Callable[[int, object], None]]
+    config: Path, tiny: tuple[bytes, Theta], handlers: Handlers
 ) -> None:
     put_models(config, tiny[0], {"first": tiny[1]})
     config.write_text(config.read_text() + '[serve]\nsocket = "model.sock"\n')
@@ -188,9 +181,7 @@ def test_a_running_agent_serves_its_model(
 
 
 def test_once_tells_ctrl_c_from_a_silent_coordinator(
-    config: Path,
-    handlers: dict[int, Callable[[int, object], None]],
-    capsys: pytest.CaptureFixture[str],
+    config: Path, handlers: Handlers, capsys: CAPSYS
 ) -> None:
     def stop() -> None:
         while signal.SIGINT not in handlers:
@@ -203,18 +194,17 @@ def test_once_tells_ctrl_c_from_a_silent_coordinator(
 
 
 @pytest.mark.usefixtures("handlers")
-def test_once_leaves_after_its_time(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_leaves_after_its_time(config: Path, capsys: CAPSYS) -> None:
     began = time.monotonic()
-    assert (
-        run(config, "once", "--timeout-s", "0.3") == 5
-    )  # whoever runs it by a timer wants to know
+    # Whoever runs it by a timer wants to know.
+    assert run(config, "once", "--timeout-s", "0.3") == 5
     assert time.monotonic() - began >= 0.3
     assert "no coordinator answered within 0 s; pending work is kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("timeout_s", ["nan", "inf", "-inf", "-1"])
 @pytest.mark.parametrize("verb", ["once", "join"])
-def test_a_time_ends(verb: str, timeout_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_ends(verb: str, timeout_s: str, capsys: CAPSYS) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([verb, f"--timeout-s={timeout_s}"])
     assert stopped.value.code == 2
@@ -223,7 +213,7 @@ def test_a_time_ends(verb: str, timeout_s: str, capsys: pytest.CaptureFixture[st
 
 
 def test_a_working_directory_that_is_closed_to_us(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: CAPSYS
 ) -> None:
     real = os.stat
 
@@ -280,19 +270,12 @@ def test_once_leaves_when_nothing_is_left(config: Path, monkeypatch: pytest.Monk
     assert asked == [101.0]
 
 
-# status
-
-
-def test_status_of_a_device_that_has_never_run(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_device_that_has_never_run(config: Path, capsys: CAPSYS) -> None:
     assert run(config, "status") == 0
     assert capsys.readouterr().out == "device pi-1 of fleet home: has never run\n"
 
 
-def test_status(
-    config: Path, tiny: tuple[bytes, Theta], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status(config: Path, tiny: tuple[bytes, Theta], capsys: CAPSYS) -> None:
     bundle, theta = tiny
     put_models(config, bundle, {"first": theta, "second": None})
     state_dir = config.parent / "state"
@@ -317,23 +300,17 @@ def test_status(
     assert [one["personal_model"] for one in found["runs"]] == [True, False]
 
 
-def test_status_of_a_damaged_device(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_damaged_device(config: Path, capsys: CAPSYS) -> None:
     damaged_journal(config)
     assert run(config, "status") == 4
     assert "damaged, its sha256 does not match" in capsys.readouterr().err
 
 
-# doctor
-
-
-def test_doctor_finds_the_dead_broker(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_the_dead_broker(config: Path, capsys: CAPSYS) -> None:
     assert run(config, "doctor") == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith("ok       ")] == [lines[-1]]
     assert lines[-1].startswith("PROBLEM  broker: cannot reach mqtt://127.0.0.1:1")
-
-
-# predict
 
 
 @pytest.fixture
@@ -342,9 +319,7 @@ def trained(config: Path, tiny: tuple[bytes, Theta]) -> Path:
     return config
 
 
-def test_predict_prints_labels_and_writes_outputs(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_prints_labels_and_writes_outputs(trained: Path, capsys: CAPSYS) -> None:
     data, out = str(trained.parent / "train.npz"), trained.parent / "out.npy"
     assert run(trained, "predict", data, "--out", str(out)) == 0
     assert capsys.readouterr().out == ""
@@ -356,9 +331,7 @@ def test_predict_prints_labels_and_writes_outputs(
         assert labels == outputs.argmax(axis=1).tolist()
 
 
-def test_a_table_is_predicted_with_its_target_and_without(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_is_predicted_with_its_target_and_without(trained: Path, capsys: CAPSYS) -> None:
     with np.load(trained.parent / "train.npz") as data:
         x, y = data["x"], data["y"]
     assert run(trained, "predict", str(trained.parent / "train.npz")) == 0
@@ -379,7 +352,7 @@ def test_a_table_is_predicted_with_its_target_and_without(
     assert all(np.argmax(it["outputs"]) == it["prediction"] for it in objects)
 
 
-def test_a_photo_is_predicted(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_photo_is_predicted(config: Path, capsys: CAPSYS) -> None:
     bundle = config.parent / "bundle"
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
@@ -428,7 +401,7 @@ def test_predict_and_export_say_what_is_wrong(
     status: int,
     text: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: CAPSYS,
 ) -> None:
     monkeypatch.chdir(trained.parent)
     assert main(words) == status  # edge.toml in this folder is the default

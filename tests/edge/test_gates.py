@@ -175,11 +175,6 @@ def later(device: Harness, seconds: float) -> list[AgentEffect]:
     return found
 
 
-def said(device: Harness, effects: list[AgentEffect]) -> list[str]:
-    """Why it waits, as each hello among these effects says."""
-    return [message.waits for message in device.messages(effects) if isinstance(message, Hello)]
-
-
 def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     device: Harness, tmp_path: Path
 ) -> None:
@@ -199,7 +194,7 @@ def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     device.pump(device.reboot())
     assert device.on_disk().orders == {"run": order} and not device.on_disk().attempts
     device.closed = ""
-    assert said(device, later(device, CHECK_S)) == [""]
+    assert device.waits(later(device, CHECK_S)) == [""]
     device.settle()
     assert ("run", 1) in device.updates and not device.on_disk().waits
     assert device.notes.count("continuing") == 1
@@ -211,9 +206,9 @@ def test_a_gate_that_closes_while_the_disk_is_full_is_on_record_when_it_is_not(
     device.connect()
     device.closed = "on battery"
     with device.refusing("commit"):
-        assert said(device, later(device, COUNTS_S + CHECK_S))[0] == "on battery"
+        assert device.waits(later(device, COUNTS_S + CHECK_S))[0] == "on battery"
     assert device.counters["storage_errors"] == 1 and not device.on_disk().waits
-    assert said(device, later(device, DISK_RETRY_S + CHECK_S))[-1] == "on battery"
+    assert device.waits(later(device, DISK_RETRY_S + CHECK_S))[-1] == "on battery"
     assert device.on_disk().waits == "on battery"
 
 
@@ -234,13 +229,13 @@ def test_a_gate_that_closes_for_a_moment_is_not_worth_a_hello(device: Harness) -
     device.connect()
     for _ in range(10):
         device.closed = "load 1.25, limit 1"
-        assert said(device, later(device, COUNTS_S - CHECK_S)) == []
+        assert device.waits(later(device, COUNTS_S - CHECK_S)) == []
         device.closed = ""
-        assert said(device, later(device, CHECK_S)) == []
+        assert device.waits(later(device, CHECK_S)) == []
     device.closed = "load 1.25, limit 1"
-    assert said(device, later(device, 2 * COUNTS_S)) == ["load 1.25, limit 1"]
+    assert device.waits(later(device, 2 * COUNTS_S)) == ["load 1.25, limit 1"]
     device.closed = ""
-    assert said(device, later(device, CHECK_S)) == [""]
+    assert device.waits(later(device, CHECK_S)) == [""]
 
 
 def test_gates_that_take_turns_are_said_and_not_at_every_turn(device: Harness) -> None:
@@ -248,7 +243,7 @@ def test_gates_that_take_turns_are_said_and_not_at_every_turn(device: Harness) -
     words: list[str] = []
     for turn in range(20):
         device.closed = "battery 9 %, limit 20" if turn % 2 else "load 1.3, limit 1"
-        words += said(device, later(device, COUNTS_S / 2))
+        words += device.waits(later(device, COUNTS_S / 2))
     assert 1 <= len(words) <= 10
     assert all(words)
 
@@ -258,10 +253,10 @@ def test_a_number_that_moves_is_not_worth_a_hello_but_another_reason_is(device: 
     reasons: list[str] = []
     for tenths in range(100):
         device.closed = f"temperature {75 + tenths / 10:.1f} °C, limit 70"
-        reasons += said(device, later(device, CHECK_S))
+        reasons += device.waits(later(device, CHECK_S))
     assert reasons == ["temperature 75.6 °C, limit 70"]
     device.closed += "; on battery"
-    assert said(device, later(device, 2 * COUNTS_S)) == [device.closed]
+    assert device.waits(later(device, 2 * COUNTS_S)) == [device.closed]
 
 
 @pytest.mark.parametrize("spares_link", [False, True])
@@ -269,16 +264,12 @@ def test_finished_work_is_sent_unless_the_gate_spares_the_link(
     device: Harness, spares_link: bool
 ) -> None:
     device.connect()
-    order = device.order(1)
-    device.tell(order)
-    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    job = device.begin(device.order(1))
     device.closed, device.spares_link = "closed", spares_link
     later(device, CHECK_S)
-    effects = device.work(start.job)
-    offers = [
-        m for m in device.messages([*effects, *later(device, CHECK_S)]) if isinstance(m, Offer)
-    ]
-    assert bool(offers) is not spares_link
+    effects = device.work(job)
+    sent = device.messages([*effects, *later(device, CHECK_S)])
+    assert bool(only(sent, Offer)) is not spares_link
     device.closed = ""
     device.settle()
     assert ("run", 1) in device.updates

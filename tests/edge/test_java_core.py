@@ -28,8 +28,6 @@ def test_a_listener_hears_of_every_receipt_once(jvm: Jvm, tmp_path: Path) -> Non
 
 
 class Broken(DriftTrainer):
-    """A test's own mistake."""
-
     def train(self, *args: Any, **kwargs: Any) -> Trained:
         raise ZeroDivisionError("a mistake")
 

@@ -78,10 +78,9 @@ def served(home: Path, tmp_path: Path) -> Iterator[Path]:
 
 def test_arrays_and_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) -> None:
     bundle = unpack(tiny[0])
-    named = msgspec.structs.replace(
-        bundle, manifest=msgspec.structs.replace(bundle.manifest, labels=LABELS)
-    )
-    put_models(home, pack(named), {"first": tiny[1]})
+    manifest = msgspec.structs.replace(bundle.manifest, labels=LABELS)
+    named = pack(msgspec.structs.replace(bundle, manifest=manifest))
+    put_models(home, named, {"first": tiny[1]})
     expected = forward(tiny[1], rows())
     status, body = ask(served, "POST", "/predict", npy(rows()))
     assert status == 200
@@ -115,9 +114,8 @@ def test_a_class_for_each_token(
     )  # fmt: skip
     bundle, theta = load(tmp_path / "tokens")
     put_models(home, pack(bundle), {"run": theta})
-    found = json.loads(
-        ask(served, "POST", "/predict", json.dumps(rows().tolist()).encode(), JSON)[1]
-    )
+    body = json.dumps(rows().tolist()).encode()
+    found = json.loads(ask(served, "POST", "/predict", body, JSON)[1])
     logits = module(torch.from_numpy(rows())).detach()
     assert found["classes"] == logits.argmax(2).tolist()
     np.testing.assert_allclose(found["probabilities"], logits.softmax(2), rtol=1e-4)
@@ -139,7 +137,7 @@ def test_whoever_may_open_it_may_ask(served: Path) -> None:
         ("/predict", b"[[1, 2]", JSON, 400, b"expected nested lists of numbers as JSON"),
         ("/predict", b"[[1], [2, 3]]", JSON, 400, b"expected nested lists of numbers as JSON"),
         ("/predict", b'["a"]', JSON, 400, b"expected numbers"),
-        ("/predict", npy(np.zeros((1, 5))), {}, 400, b"x has rows of shape (5,)"),
+        ("/predict", npy(np.zeros((1, 5))), {}, 400, b"inputs: x has rows of shape (5,)"),
         ("/predict", b"", {"Content-Length": str(MAX_BODY + 1)}, 413, b"expected at most"),
         ("/predict", b"", {**JSON, "Content-Length": str(MAX_JSON + 1)}, 413, b"expected at most"),
         ("/predict", b"", {"Content-Length": "-1"}, 413, b"expected at most"),

@@ -2,23 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.harness import (
-    DEVICE,
-    DOWN,
-    FLEET,
-    KEYS,
-    UP,
-    DriftTrainer,
-    Harness,
-    examples,
-    make_bundle,
-)
+from tests.edge.harness import DEVICE, DOWN, FLEET, UP, DriftTrainer, Harness, examples, make_bundle
 from tests.fleet import FakeLink
 
 from sedge_edge import runtime as runtime_module
@@ -27,28 +17,27 @@ from sedge_edge.rounds import waiting
 from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import run_job
-from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import Trained, Trainer, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
-from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.topics import hint, shard_of
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import decode_update
 
 
-class WholeBlobs:
-    """In place of ``OpenBundles``: bundles opened with a trainer of the test's."""
+class Shelf:
+    """In place of ``OpenBundles``: bundles opened with the harness's trainer."""
 
-    def __init__(self, trainer: DriftTrainer) -> None:
-        self.trainer = trainer
+    def __init__(self, device: Harness) -> None:
+        self.device = device
 
-    def open(self, blobs: BlobFolder, sha256: bytes) -> tuple[Bundle, DriftTrainer]:
-        return unpack(blobs.read(sha256)), self.trainer
+    def open(self, blobs: BlobFolder, sha256: bytes) -> tuple[Bundle, Trainer]:
+        return unpack(blobs.read(sha256)), self.device.trainer
 
 
 class Gated(ThreadPoolExecutor):
@@ -69,12 +58,12 @@ class Gated(ThreadPoolExecutor):
 class Bench:
     """A runtime on a harness's agent."""
 
-    def __init__(self, folder: Path, pool: Gated, trainer: DriftTrainer) -> None:
+    def __init__(self, folder: Path, pool: Gated) -> None:
         self.device = Harness(folder, gated=True)
         self.data = examples(), examples()
         self.pool = pool
         self.wakes = threading.Semaphore(0)
-        shelf: Any = WholeBlobs(trainer)
+        shelf: Any = Shelf(self.device)
         self.runtime = pooled_runtime(
             self.device.agent,
             BrokerSettings("mqtt://nowhere", "pi-1"),
@@ -108,13 +97,11 @@ class Bench:
         """Bring the device to where a job runs in the pool."""
         self.connect()
         order = self.device.order()
-        for manifest in (order.bundle, order.model):
-            BlobFolder(self.device.folder, 0).write(self.device.served[manifest.transfer])
+        self.device.stock()
         self.tell(order)
         self.pool.gate.set()
 
     def wait(self) -> None:
-        """Until the pool has woken the loop."""
         assert self.wakes.acquire(timeout=20), "the pool never called wake"
 
 
@@ -123,31 +110,30 @@ def fake_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "MqttLink", FakeLink)
 
 
-def bench_with(folder: Path, pool: Gated, trainer: DriftTrainer | None = None) -> Bench:
-    return Bench(folder, pool, trainer or DriftTrainer())
-
-
-def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
+@pytest.fixture
+def bench(tmp_path: Path, fake_link: None) -> Iterator[Bench]:
     with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
-        assert bench.link.subscriptions == (DOWN, hint(FLEET, shard_of(DEVICE)))
-        assert bench.link.will()[0] == UP
-        assert (bench.runtime.fileno(), bench.runtime.wants_write()) == (17, True)
-        assert bench.runtime.timer() == 1e12
-        bench.link.will()
-        bench.happen(Connected(400_000))  # a hello is out, and due again
-        assert bench.runtime.timer() < 1e12
-        bench.link.due = 5.0
-        assert bench.runtime.timer() == 5.0
-        bench.happen(Disconnected("cut", 1.0))
-        assert not bench.device.agent.welcomed
+        yield Bench(tmp_path, pool)
+
+
+def test_the_link_is_asked_for_what_the_loop_needs(bench: Bench) -> None:
+    assert bench.link.subscriptions == (DOWN, hint(FLEET, shard_of(DEVICE)))
+    assert bench.link.will()[0] == UP
+    assert (bench.runtime.fileno(), bench.runtime.wants_write()) == (17, True)
+    assert bench.runtime.timer() == 1e12
+    bench.link.will()
+    bench.happen(Connected(400_000))  # a hello is out, and due again
+    assert bench.runtime.timer() < 1e12
+    bench.link.due = 5.0
+    assert bench.runtime.timer() == 5.0
+    bench.happen(Disconnected("cut", 1.0))
+    assert not bench.device.agent.welcomed
 
 
 def test_a_job_runs_in_the_pool_and_its_update_is_offered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO), Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
+    with caplog.at_level(logging.INFO):
         bench.start_job()
         bench.wait()
         assert bench.runtime.timer() == 0.0
@@ -158,31 +144,27 @@ def test_a_job_runs_in_the_pool_and_its_update_is_offered(
         assert {record.name for record in caplog.records} == {"sedge.edge.pi-1"}
 
 
-def test_a_job_takes_new_examples_and_the_next_hello_says_how_many(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
-        train, test = bench.data
-        bench.data = Examples(train.inputs[:5], train.targets[:5]), test
-        bench.start_job()
-        bench.wait()
-        sent = bench.happen()
-        (hello,) = [one for one in sent if isinstance(one, Hello)]
-        assert (hello.num_train, hello.num_test) == (5, len(test.targets))
-        (waiting,) = bench.device.agent.state.outbox
-        report, _ = decode_update(bench.device.agent.blobs.read(waiting.blob))
-        assert report.num_examples == 5
+def test_a_job_takes_new_examples_and_the_next_hello_says_how_many(bench: Bench) -> None:
+    train, test = bench.data
+    bench.data = Examples(train.inputs[:5], train.targets[:5]), test
+    bench.start_job()
+    bench.wait()
+    sent = bench.happen()
+    (hello,) = [one for one in sent if isinstance(one, Hello)]
+    assert (hello.num_train, hello.num_test) == (5, len(test.targets))
+    (waiting,) = bench.device.agent.state.outbox
+    report, _ = decode_update(bench.device.agent.blobs.read(waiting.blob))
+    assert report.num_examples == 5
 
 
-def test_it_listens_to_blobs_for_as_long_as_it_misses_them(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
-        bench.connect()
-        order = bench.device.order()
-        bench.tell(order)
-        wanted = [blob_topic("test", m.transfer) for m in (order.bundle, order.model)]
-        assert sorted(bench.link.topics) == sorted(wanted)
-        feed(bench, order.model)
-        assert bench.link.topics == [blob_topic("test", order.bundle.transfer)]
+def test_it_listens_to_blobs_for_as_long_as_it_misses_them(bench: Bench) -> None:
+    bench.connect()
+    order = bench.device.order()
+    bench.tell(order)
+    wanted = [blob_topic("test", m.transfer) for m in (order.bundle, order.model)]
+    assert sorted(bench.link.topics) == sorted(wanted)
+    feed(bench, order.model)
+    assert bench.link.topics == [blob_topic("test", order.bundle.transfer)]
 
 
 def feed(bench: Bench, manifest: Manifest) -> None:
@@ -230,8 +212,7 @@ class Elsewhere:
         """An order whose blobs are all there."""
         self.device.connect()
         order = self.device.order()
-        for manifest in (order.bundle, order.model):
-            self.device.blobs().write(self.device.served[manifest.transfer])
+        self.device.stock()
         link: Any = self.runtime.link
         link.will()
         link.events += [Received(DOWN, self.device.peer.seal(order))]
@@ -284,8 +265,7 @@ def test_a_job_that_is_done_when_the_agent_stops_is_kept(tmp_path: Path) -> None
     ((job, future),) = elsewhere.jobs
     link: Any = elsewhere.runtime.link
     following = device.order(2)
-    for manifest in (following.bundle, following.model):
-        device.blobs().write(device.served[manifest.transfer])
+    device.stock()
     link.events += [Received(DOWN, device.peer.seal(following))]
     elsewhere.runtime.step()
     assert future.set_running_or_notify_cancel()
@@ -307,30 +287,26 @@ def test_a_job_that_fails_when_the_agent_stops_is_declined(tmp_path: Path) -> No
     assert device.on_disk().orders == {}
 
 
-def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
-    trainer = Patient()
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, trainer)
-        bench.start_job()
-        assert trainer.began.wait(20)
-        bench.runtime.close()
-        assert bench.link.closed
-        sent = bench.link.sent[-1]
-        opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(sent.payload, sent.topic)
-        assert opened is not None
-        assert isinstance(opened[1], Goodbye)
-    again = Harness(tmp_path)
-    assert list(again.agent.state.orders) == ["run"]  # to be done at the next start
-    assert again.agent.state.attempts == {}  # a stop says nothing against the order
+def test_close_stops_the_job_and_says_goodbye(bench: Bench) -> None:
+    bench.device.trainer = trainer = Patient()
+    bench.start_job()
+    assert trainer.began.wait(20)
+    bench.runtime.close()
+    assert bench.link.closed
+    (goodbye,) = bench.device.messages(bench.link.sent[-1:])
+    assert isinstance(goodbye, Goodbye)
+    bench.pool.shutdown()
+    again = bench.device.on_disk()
+    assert list(again.orders) == ["run"]  # to be done at the next start
+    assert again.attempts == {}  # a stop says nothing against the order
 
 
 def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "COUNTS_S", 0.0)
-    trainer = Patient()
-    with caplog.at_level(logging.INFO), Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, trainer)
+    bench.device.trainer = trainer = Patient()
+    with caplog.at_level(logging.INFO):
         bench.start_job()
         assert trainer.began.wait(20)
         bench.device.closed = "on battery"
@@ -344,30 +320,23 @@ def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
 
 
 def test_frames_and_cuts_are_passed_on_and_noted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
-        bench.connect()
-        bench.happen(Received(DOWN, b"noise"), Received("elsewhere", b""))
-        bench.happen(Disconnected("mqtt://nowhere: gone", 3.4))
-        bench.happen(Disconnected("mqtt://nowhere: still gone", 5.0, is_news=False))
-        assert "dropped a frame on" in caplog.text
-        assert "mqtt://nowhere: gone; next try in 3 s" in caplog.text
-        assert "still gone" not in caplog.text
-        assert bench.device.agent.peer.counters["refused"] == 2
+    bench.connect()
+    bench.happen(Received(DOWN, b"noise"), Received("elsewhere", b""))
+    bench.happen(Disconnected("mqtt://nowhere: gone", 3.4))
+    bench.happen(Disconnected("mqtt://nowhere: still gone", 5.0, is_news=False))
+    assert "dropped a frame on" in caplog.text
+    assert "mqtt://nowhere: gone; next try in 3 s" in caplog.text
+    assert "still gone" not in caplog.text
+    assert bench.device.agent.peer.counters["refused"] == 2
 
 
-def test_the_link_waits_by_the_fleets_size(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool)
-        (hello,) = bench.happen(Connected(400_000))
-        assert isinstance(hello, Hello)
-        bench.tell(Welcome(hello.nonce, "0", VERSIONS, devices=300))
-        assert bench.link.reconnect.devices == 300
-
-
-# OpenBundles.
+def test_the_link_waits_by_the_fleets_size(bench: Bench) -> None:
+    (hello,) = bench.happen(Connected(400_000))
+    assert isinstance(hello, Hello)
+    bench.tell(Welcome(hello.nonce, "0", VERSIONS, devices=300))
+    assert bench.link.reconnect.devices == 300
 
 
 def shelf_of(tmp_path: Path, count: int) -> tuple[BlobFolder, list[bytes]]:

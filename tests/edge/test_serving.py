@@ -14,7 +14,7 @@ from sedge_edge.prediction import personal_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_export.exporter import export
 from sedge_export.models import mlp
-from sedge_protocol.errors import ConfigError, DataError, StorageError
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.model_files import write_model
@@ -26,7 +26,6 @@ from sedge_protocol.wire.frozen import frozen_blob
 
 @pytest.fixture
 def home(tmp_path: Path, tiny: tuple[bytes, Theta]) -> Path:
-    """The edge.toml of a device with one run."""
     path = make_home(tmp_path / "home")
     put_models(path, tiny[0], {"first": tiny[1]})
     return path
@@ -99,11 +98,6 @@ def test_a_folder_without_an_agent_is_refused_and_not_made(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"state_dir: found .*expected an agent's folder"):
         Model(tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
-
-
-def test_inputs_that_it_cannot_take(home: Path) -> None:
-    with pytest.raises(DataError, match=r"inputs: x has rows of shape \(5,\)"):
-        Model(home.parent / "state").predict(np.zeros((2, 5), np.float32))
 
 
 def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ class Predict(nn.Module):
 
 
 def main() -> None:
-    """Write the file."""
     rows = (torch.zeros(N), torch.zeros(B, F))
     labelled = (torch.zeros(B, dtype=torch.int64), torch.ones(B))
     programs: dict[str, tuple[nn.Module, tuple[Tensor, ...], bool]] = {

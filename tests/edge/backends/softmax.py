@@ -69,7 +69,6 @@ BATCH = f"{ROWS}, int64[{B}] y, float[{B}] w"
 
 
 def program(inputs: str, outputs: str, *nodes: str) -> bytes:
-    """The bytes of an ONNX model."""
     text = f"{HEAD} test ({inputs}) => ({outputs}) {CONSTANTS} {{ {''.join((MODEL, *nodes))} }}"
     model = parser.parse_model(text)
     checker.check_model(model, full_check=True)

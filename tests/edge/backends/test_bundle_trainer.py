@@ -140,14 +140,8 @@ def test_the_mean_of_the_last_models(trainer: Trainer) -> None:
     """Of the last three of five epochs of one step each, and of as many trainings that end there."""
     data, training = examples(B), Training(5, 0.3, average=0.6)
     trained = trainer.train(TrainRequest(start(), training, 7), data, never)
-    ends = [
-        trainer.train(
-            TrainRequest(start(), structs.replace(training, local_epochs=n, average=0), 7),
-            data,
-            never,
-        ).theta
-        for n in (3, 4, 5)
-    ]
+    plain = [structs.replace(training, local_epochs=n, average=0) for n in (3, 4, 5)]
+    ends = [trainer.train(TrainRequest(start(), one, 7), data, never).theta for one in plain]
     assert trained.theta.tobytes() == ends[-1].tobytes()
     np.testing.assert_allclose(trained.model, np.mean(ends, axis=0), atol=1e-6)
     assert np.abs(trained.model - trained.theta).max() > 1e-3
@@ -157,9 +151,8 @@ def test_two_models_side_by_side(trainer: Trainer) -> None:
     """The sent one ends as alone; the own one, with mix 1, as if it were the only one."""
     data, training = examples(11), Training(2, 0.1, 0.5)
     sent, own = start(1), start(2)
-    mixed = trainer.train(
-        TrainRequest(sent, training, 7, second=SecondModel(own, 1.0, False)), data, never
-    )
+    whole = SecondModel(own, 1.0, False)
+    mixed = trainer.train(TrainRequest(sent, training, 7, second=whole), data, never)
     alone = trainer.train(TrainRequest(sent, training, 7), data, never)
     assert mixed.theta.tobytes() == alone.theta.tobytes()
     assert (mixed.loss, mixed.steps) == (alone.loss, alone.steps)
@@ -169,20 +162,14 @@ def test_two_models_side_by_side(trainer: Trainer) -> None:
     assert mixed.second.mix == 1.0
     np.testing.assert_array_equal(own, start(2))
     pulled = structs.replace(training, prox=0.3)
-    again = trainer.train(
-        TrainRequest(sent, pulled, 7, second=SecondModel(own, 1.0, False)), data, never
-    )
-    assert again.second is not None
-    np.testing.assert_allclose(
-        again.second.theta, expected, atol=2e-6, err_msg="prox is sent's alone"
-    )
+    again = trainer.train(TrainRequest(sent, pulled, 7, second=whole), data, never)
+    assert again.second is not None  # prox is sent's alone
+    np.testing.assert_allclose(again.second.theta, expected, atol=2e-6)
     assert (again.theta != alone.theta).any()
-    adapted = trainer.train(
-        TrainRequest(sent, training, 7, second=SecondModel(own, 0.5, True)), data, never
-    )
+    half = SecondModel(own, 0.5, True)
+    adapted = trainer.train(TrainRequest(sent, training, 7, second=half), data, never)
     assert adapted.second is not None
-    assert 0 <= adapted.second.mix <= 1
-    assert adapted.second.mix != 0.5
+    assert 0 <= adapted.second.mix <= 1 and adapted.second.mix != 0.5
 
 
 def test_stopping_at_each_step(trainer: Trainer) -> None:
@@ -240,12 +227,9 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
         return trainer.train(request, data, stopped, resume)
 
     def mixed(stopped: Callable[[], bool], resume: TrainingState | None) -> Trained:
-        return trainer.train(
-            TrainRequest(start(), recipe, 7, second=SecondModel(start(3), 0.4, True)),
-            data,
-            stopped,
-            resume,
-        )
+        second = SecondModel(start(3), 0.4, True)
+        request = TrainRequest(start(), recipe, 7, second=second)
+        return trainer.train(request, data, stopped, resume)
 
     whole, parts = plain(never, None), resumed(plain, each)
     assert whole.gradient is not None and parts.gradient is not None
@@ -316,10 +300,12 @@ def test_threads_share_one_trainer(backend: str) -> None:
 
     def work(seed: int) -> tuple[Theta, float]:
         barrier.wait()  # all threads open the sessions at once
-        trained = shared.train(
-            TrainRequest(start(seed), Training(5, 0.1, 0.5, 0.1), seed), examples(30, seed), never
+        request, data = (
+            TrainRequest(start(seed), Training(5, 0.1, 0.5, 0.1), seed),
+            examples(30, seed),
         )
-        return trained.theta, shared.evaluate(trained.theta, examples(30, seed)).loss
+        theta = shared.train(request, data, never).theta
+        return theta, shared.evaluate(theta, data).loss
 
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(work, range(4)))

@@ -153,11 +153,9 @@ def guided_bundle(device: Harness, guide: Guide | None) -> bundles.BundleManifes
 
 def test_a_device_guides_by_its_last_model_and_its_class_counts(tmp_path: Path) -> None:
     device, guide = Harness(tmp_path), Guide("mine", ("start", "previous"), 2, counts=True)
-    blobs, own = device.blobs(), theta_of(50)
-    constants = np.array([1.5, 2.5], "<f4").tobytes()
+    own, constants = theta_of(50), np.array([1.5, 2.5], "<f4").tobytes()
     order = device.order(1, loss="mine", arrays={CONSTANTS: constants})
-    for blob in device.served.values():
-        blobs.write(blob)
+    blobs = device.stock()
     for kept, previous in ((Kept(blobs.write(own.tobytes())), own), (Kept(), theta_of(1))):
         prepared = prepare(Job(order, kept), device.place(), guided_bundle(device, guide))
         training = prepared.local_training

@@ -115,7 +115,6 @@ def test_a_hidden_sys(broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def both() -> Bundle:
-    """One bundle with programs for both backends."""
     listed: list[Program] = []
     files: dict[str, bytes] = {}
     for backend, programs, memory in (

@@ -58,7 +58,6 @@ def make(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the archive."""
     with tempfile.TemporaryDirectory() as name, tarfile.open(sys.argv[1], "w:xz") as archive:
         make(Path(name))
         archive.add(name, "state")

@@ -58,10 +58,8 @@ def test_a_last_column_taken_as_the_target_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load_source(write(tmp_path, "a,b,species\n1,2,0\n"), tmp_path)
-    (record,) = caplog.records
-    assert (
-        "train.csv: the target is the last column, species; no column is called" in record.message
-    )
+    (said,) = caplog.messages
+    assert "train.csv: the target is the last column, species; no column is called" in said
     caplog.clear()
     load_source(write(tmp_path, "a,b,label\n1,2,0\n"), tmp_path)
     assert not caplog.records

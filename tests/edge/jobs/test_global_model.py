@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 
-from sedge_edge.jobs.global_model import (
-    BrokenSteps,
-    base_versions,
-    global_model,
-    named_blobs,
-    needed_blobs,
-)
+from sedge_edge.jobs.global_model import BrokenSteps, global_model, needed_blobs
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
@@ -54,23 +48,6 @@ def hold(device: Harness, theta: Theta) -> None:
     vectors.keep_version(theta, hash_of(theta), ())
 
 
-def test_an_order_names_what_it_may_come_to_need(device: Harness, orders: list[Order]) -> None:
-    patch, mask = device.serve(b"patch"), device.serve(b"mask")
-    order = msgspec.structs.replace(orders[2], patch_blob=patch, patch_context=mask)
-    steps = [step.blob for step in order.steps]
-    assert named_blobs(order) == [order.bundle, order.model, *steps, patch, mask]
-    assert needed_blobs(order, lambda name: False) == [order.bundle, order.model, patch, mask]
-    assert needed_blobs(order, lambda name: True) == [order.bundle]
-    without = [order.bundle, order.model, patch]
-    assert needed_blobs(order, lambda name: name == mask.sha256) == without
-    assert set(base_versions(order)) == {o.model_hash for o in orders[:3]}
-    assert named_blobs(orders[0]) == [order.bundle, orders[0].model]
-    assert base_versions(orders[0]) == [orders[0].model_hash]
-
-
-# Wrong steps.
-
-
 def another_delta(device: Harness, step: Step) -> Step:
     return Step(step.base_hash, device.step(theta_of(1), 77)[0].blob)
 
@@ -90,21 +67,21 @@ def far_away(device: Harness, step: Step) -> Step:
     return Step(step.base_hash, device.serve(encode(SparseVector(N, None, far), ValueCoding.FP32)))
 
 
-def odd_bytes(device: Harness, step: Step) -> Step:
-    return Step(device.blobs().write(b"seven b"), step.blob)
+Change = Callable[[Harness, Step], Step]
 
 
-def shorter_vector(device: Harness, step: Step) -> Step:
-    return Step(device.blobs().write(theta_of(1)[1:].tobytes()), step.blob)
+def from_base(data: bytes) -> Change:
+    return lambda device, step: Step(device.blobs().write(data), step.blob)
 
 
-WRONG: dict[str, tuple[Callable[[Harness, Step], Step], str]] = {
+WRONG: dict[str, tuple[Change, str]] = {
     "another delta": (another_delta, "model_hash does not match the last of 3 steps"),
     "no coded vector": (no_coded_vector, "coded vector"),
     "a longer one": (too_long, f"n={N + 1}, expected {N}"),
     "beyond float32": (far_away, "model_hash does not match the last of 3 steps"),
-    "a base that is no vector": (odd_bytes, f"7 bytes, expected float32 \\({N},\\)"),
-    "a base of another layout": (shorter_vector, f"{4 * N - 4} bytes, expected float32"),
+    "a base that is no vector": (from_base(b"seven b"), rf"7 bytes, expected float32 \({N},\)"),
+    "a shorter base": (from_base(bytes(4 * N - 4)), f"{4 * N - 4} bytes, expected float32"),
+    "a longer base": (from_base(bytes(8 * N)), f"{8 * N} bytes, expected float32"),
 }
 
 

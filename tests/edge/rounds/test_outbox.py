@@ -34,14 +34,12 @@ class Bench:
         self.outbox = Outbox(self.memory, self.blobs, peer, rng)
 
     def add(self, size: int, number: int = 1) -> Pending:
-        """An update that waits."""
         data = np.random.default_rng(number).bytes(size)
         waiting = Pending("run", number, self.blobs.write(data))
         self.memory._save(outbox=(*self.memory.state.outbox, waiting))
         return waiting
 
     def frames(self, effects: list[Effect]) -> list[tuple[Frame, Message | None]]:
-        """The frames among effects."""
         found: list[tuple[Frame, Message | None]] = []
         for send in only(effects, Send):
             frame = open_frame(send.payload, send.topic, KEYS.up)

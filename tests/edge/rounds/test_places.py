@@ -70,9 +70,8 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
     again = placed(device, server, 2)
     device.give(again)
     device.settle()
-    assert (
-        device.report(2).http_bytes == again.model.size
-    )  # what was reported is not reported again
+    # What was reported is not reported again.
+    assert device.report(2).http_bytes == again.model.size
 
 
 @pytest.mark.parametrize(
@@ -179,14 +178,12 @@ def test_the_newest_url_of_a_blob_is_asked_for(device: Harness, server: BlobServ
 @pytest.mark.python_only("spans")
 def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) -> None:
     order = placed(device, server)
-    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
-    topic = blob_topic("test", order.bundle.transfer)
+    (span,) = only(device.tell(order), FetchSpan)
     device.now += STALL_S
     effects = device.agent.poll(device.now)
     assert StopSpan(span.number) in effects
-    assert Subscribe(topic) in effects
-    data = device.served[order.bundle.transfer][:4096]
-    late = FetchedChunk(span.number, 0, data)
+    assert Subscribe(blob_topic("test", order.bundle.transfer)) in effects
+    late = FetchedChunk(span.number, 0, device.served[order.bundle.transfer][:4096])
     assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
 
 
@@ -243,7 +240,7 @@ def test_a_full_disk_stops_a_download_which_goes_on_later(
     device: Harness, server: BlobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = placed(device, server)
-    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    (span,) = only(device.tell(order), FetchSpan)
     with monkeypatch.context() as full:
         full.setattr(device.agent.blobs, "write_part", storage_error)
         part = FetchedChunk(span.number, 0, device.served[order.bundle.transfer][:4096])
@@ -295,16 +292,11 @@ def test_a_limit_of_the_day_holds_for_http_too(tmp_path: Path, server: BlobServe
     device.agent = device.start()
     device.connect()
     order = placed(device, server)
-    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    (span,) = only(device.tell(order), FetchSpan)
     data = device.served[order.bundle.transfer]
-    effects = [
-        effect
-        for index in range(3)
-        for effect in device.agent.fetched(
-            FetchedChunk(span.number, index, data[4096 * index : 4096 * (index + 1)]), device.now
-        )
-    ]
-    assert effects == []
+    for index in range(3):
+        part = FetchedChunk(span.number, index, data[4096 * index : 4096 * (index + 1)])
+        assert device.agent.fetched(part, device.now) == []
     device.now += 10  # when gates are looked at
     assert StopSpan(span.number) in device.agent.poll(device.now)
 

@@ -7,19 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 from tests.edge.disk_faults import FullDisk
+from tests.edge.harness import report_of
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, TooManyRuns
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import EVALUATE, MAX_RUNS, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
-from sedge_protocol.wire.update import Metrics, Report
 from sedge_protocol.wire.work import PatchChoice, Step, Work
 
-METRICS = Metrics(1.0, 0.5, 10)
 KEY = b"fingerprint"
 
 
@@ -42,28 +41,16 @@ def order(run: str, number: int, patch: str | None = None, steps: int = 0) -> Or
             Step(blob(f"version {run} {i}"), describe(f"step {run} {i}".encode())) for i in older
         ),
         patch_blob=None if patch is None else describe(patch.encode()),
+        patch_context=None if patch is None else describe(f"mask of {patch}".encode()),
     )
 
 
 def outcome(run: str, number: int) -> Outcome:
-    report = Report(
-        run=run,
-        round=number,
-        task="train",
-        layout_hash=bytes(32),
-        model_hash=bytes(32),
-        num_examples=10,
-        before=METRICS,
-        after=METRICS,
-        train_loss=1.0,
-        steps=1,
-        seconds=1.0,
-    )
     update, *kept = (
         blob(f"{kind} {run} {number}")
         for kind in ("update", "own", "residual", "mask", "part", "gradient", "patch")
     )
-    return Outcome(run, number, update, report, Kept(*kept))
+    return Outcome(run, number, update, report_of(number), Kept(*kept))
 
 
 @pytest.fixture
@@ -156,7 +143,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     now = memory(path)
     now.finish(order("a", 1), outcome("a", 1))
     now.finish(order("a", 2), outcome("a", 2))
-    again = Outcome("a", 1, blob("other"), outcome("a", 1).report)
+    again = Outcome("a", 1, blob("other"), report_of(1))
     now.finish(order("a", 1), again)
     assert now.state.outbox == (Pending("a", 2, blob("update a 2")), Pending("a", 1, blob("other")))
     assert now.state.pending("a", 1) == now.state.outbox[1]
@@ -204,27 +191,16 @@ def test_a_run_with_an_order_at_hand_is_in_use_and_holds_a_place(path: Path) -> 
     assert len(now.state.runs) == MAX_RUNS
 
 
-def test_what_is_refused_counts_as_heard_of(path: Path) -> None:
-    """Runs of one round each, one after the other: the first of them are over, but only by and by."""
-    now = memory(path)
-    for run in MANY:
-        work(now, run, 1)
-    with pytest.raises(TooManyRuns):
-        now.accept(order("new", 1))
-    assert now.accept(order("new", 2)) == "r1"
-    assert len(now.state.recent) == MAX_RUNS
-
-
 def test_everything_that_is_needed_is_named(path: Path) -> None:
     now = memory(path)
     now.accept(order("a", 3, patch="patch", steps=2))
     now.finish(order("b", 1), outcome("b", 1))
-    names = {"bundle", "model a 3", "version a 3", "patch"}
+    names = {"bundle", "model a 3", "version a 3", "patch", "mask of patch"}
     names |= {"step a 1", "step a 2", "version a 1", "version a 2"}
     kinds = ("version", "update", "own", "residual", "mask", "part", "gradient", "patch")
     names |= {f"{kind} b 1" for kind in kinds}
     assert now.state.blobs() == {blob(name) for name in names}
-    now.finish(order("c", 1), Outcome("c", 1, blob("u"), outcome("c", 1).report))
+    now.finish(order("c", 1), Outcome("c", 1, blob("u"), report_of(1)))
     assert None not in now.state.blobs()
 
 

@@ -48,7 +48,6 @@ def policy(**changes: Any) -> Policy:
 
 
 def name(key: Ed25519PrivateKey) -> str:
-    """The key's id."""
     return hashlib.sha256(bytes.fromhex(public_hex(key))).digest()[:8].hex()
 
 
@@ -76,12 +75,10 @@ def pinning(device: Harness, *keys: Ed25519PrivateKey, incarnation: int = 1) -> 
 
 
 def training(**changes: Any) -> Work:
-    """The harness's work, with another training."""
     return Work(training=msgspec.structs.replace(ONE_STEP, **changes))
 
 
 def flipped(sealed: bytes, at: int) -> bytes:
-    """The bytes with one bit changed."""
     return sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
 
 

@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import Batch, batches, evaluation_batches, permutations
+from sedge_edge.training.batches import batches, evaluation_batches, permutations
 from sedge_protocol.errors import LocalError
-
-
-def counts(epoch: list[Batch], num_examples: int) -> list[float]:
-    """How often each example weighs in."""
-    found = np.zeros(num_examples)
-    for batch in epoch:
-        np.add.at(found, batch.indices, batch.weights)
-    return found.tolist()
 
 
 def test_somebody_elses_shuffles() -> None:
@@ -37,7 +29,7 @@ def test_somebody_elses_shuffles() -> None:
 @pytest.mark.parametrize("num_examples", [1, 4, 7])
 def test_evaluation_sees_every_example_once_in_order(num_examples: int) -> None:
     found = list(evaluation_batches(num_examples, 4))
-    assert counts(found, num_examples) == [1.0] * num_examples
+    assert {weight for batch in found for weight in batch.weights} <= {0.0, 1.0}
     rows = np.concatenate([batch.indices[batch.weights > 0] for batch in found])
     assert rows.tolist() == list(range(num_examples))
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import ONE_STEP, DriftTrainer, Harness, MakeDevice, drift, examples, only
+from tests.edge.harness import ONE_STEP, DriftTrainer, Harness, MakeDevice, drift, examples
 
-from sedge_edge.agent import GATE_RETRY_S, StartJob
+from sedge_edge.agent import GATE_RETRY_S
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.rounds.waiting import CHECK_S
 from sedge_edge.training.examples import Examples
@@ -86,10 +86,8 @@ def attempt(device: Harness, job: Job, steps: int) -> Outcome | JobStopped:
 
 
 def order_of(device: Harness, **changes: Any) -> Order:
-    """An order whose blobs are all there."""
     order = device.order(1, **changes)
-    for blob in device.served.values():
-        device.blobs().write(blob)
+    device.stock()
     return order
 
 
@@ -199,9 +197,7 @@ def paused(device: Harness, steps: int) -> bytes:
     """An order begun and stopped after so many steps. Returns the checkpoint's name."""
     device.connect()
     device.order_at_hand = order = order_in_steps(device)
-    device.tell(order)
-    (start,) = only(device.feed(order.bundle, order.model), StartJob)
-    assert device.work(start.job, steps) == []
+    assert device.work(device.begin(order), steps) == []
     return device.on_disk().stopped["run"].checkpoint
 
 
@@ -272,8 +268,7 @@ def test_both_evaluations_are_on_the_same_examples(device: Harness) -> None:
 @pytest.mark.both_cores
 def test_a_damaged_checkpoint_costs_only_the_steps_it_had(device: Harness) -> None:
     name = paused(device, 3)
-    (file,) = device.folder.glob(f"blobs/{name.hex()}")
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    device.damage(name)
     device.pump(device.reboot())
     device.settle()
     assert isinstance(device.trainer, Stepping) and device.trainer.steps == 3 + STEPS

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from numpy.typing import NDArray
 from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
 from sedge_edge.jobs.job import Job, Kept, Outcome
@@ -19,7 +18,6 @@ from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     EncodedDelta,
     JobStopped,
-    WorkerContext,
     complete,
     encode_delta,
     run_job,
@@ -43,7 +41,6 @@ from sedge_protocol.codec import (
     decoded_values,
     encode,
     mask_bitmap,
-    top_k,
 )
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
@@ -78,25 +75,14 @@ def manifest_of(device: Harness) -> BundleManifest:
     return bundles.unpack(device.served[device.bundle.transfer]).manifest
 
 
-def stored(device: Harness) -> BlobFolder:
-    """The device's folder, with everything that the coordinator serves in it."""
-    blobs = device.blobs()
-    for blob in device.served.values():
-        blobs.write(blob)
-    return blobs
-
-
 def patch_of(indices: list[int], values: list[float]) -> bytes:
     vector = SparseVector(N, np.array(indices, np.uint32), np.array(values, np.float32))
     return encode(vector, ValueCoding.FP32)
 
 
-# Where it starts.
-
-
 def start_of(device: Harness, order: Order, own: bytes | None = None) -> Theta:
     """Where a job starts (n,), with everything that the coordinator serves on the device."""
-    stored(device)
+    device.stock()
     return prepare(Job(order, Kept(own)), device.place(), manifest_of(device)).start
 
 
@@ -119,26 +105,17 @@ def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> No
 # What it sends, and what it still owes.
 
 
-def sent(
-    device: Harness,
-    order: Order,
-    start: Theta,
-    trained: Theta,
-    residual: bytes | None = None,
-    mask: bytes | None = None,
-    context: bytes | None = None,
-    chosen: NDArray[np.uint32] | None = None,
-) -> tuple[bytes, bytes | None, bytes | None]:
-    """Payload, and the names of residual and mask, after a training from start to trained (n,)."""
+def coded_of(
+    device: Harness, order: Order, learned: LocalResult, start: Theta, residual: bytes | None = None
+) -> EncodedDelta:
+    """What is coded after a training from start (n,)."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
-    job = Job(order, Kept(None, residual, mask))
     nothing = np.empty(0, np.uint32)
+    job = Job(order, Kept(residual=residual))
     prepared = Prepared(
-        job, manifest_of(device), start, start, nothing, kept, device.train, device.test, context
+        job, manifest_of(device), start, start, nothing, kept, device.train, device.test
     )
-    learned = replace(ended(trained), chosen=chosen)
-    coded = encode_delta(prepared, learned, FolderVectors(device.blobs()))
-    return coded.payload, coded.kept.residual, coded.kept.mask
+    return encode_delta(prepared, learned, FolderVectors(device.blobs()))
 
 
 def ended(trained: Theta) -> LocalResult:
@@ -148,7 +125,6 @@ def ended(trained: Theta) -> LocalResult:
 
 
 def owed_of(device: Harness, owed: bytes | None) -> Theta:
-    """What is still owed (n,)."""
     if owed is None:
         return np.zeros(N, np.float32)
     return FolderVectors(device.blobs()).read(owed, LAYOUT)
@@ -157,8 +133,8 @@ def owed_of(device: Harness, owed: bytes | None) -> Theta:
 @pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
 def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(device: Harness, codec: Codec) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    payload, owed, _ = sent(device, device.order(codec=codec), start, trained)
-    arrived = decode(payload, N)
+    coded = coded_of(device, device.order(codec=codec), ended(trained), start)
+    arrived, owed = decode(coded.payload, N), coded.kept.residual
     # In float64 the sum of two float32 of this size is exact: not one bit may be missing. A sign may
     # arrive so much larger than its value that their float32 difference is rounded.
     whole = arrived.dense().astype(np.float64) + owed_of(device, owed)
@@ -175,55 +151,10 @@ def test_what_the_agent_announces_is_what_its_codec_has() -> None:
     assert len(ANNOUNCED) <= 32
 
 
-# The mask of what an order selects, coded against the last one.
-
-SELECT = UpdateSelection(0.25)
-
-
-@pytest.mark.parametrize(
-    ("selects", "named", "held", "used"),
-    [
-        (True, True, True, True),
-        (False, True, True, False),
-        (True, False, True, False),
-        (True, True, False, False),
-    ],
-)
-def test_a_context_is_used_where_both_sides_hold_it(
-    device: Harness, selects: bool, named: bool, held: bool, used: bool
-) -> None:
-    bitmap = mask_bitmap(top_k(drift(1), N // 2))
-    mask = device.blobs().write(bitmap)
-    order = device.order(2, select=SELECT if selects else None, context=mask if named else b"")
-    stored(device)
-    job = Job(order, Kept(mask=mask if held else bytes(32)))
-    assert prepare(job, device.place(), manifest_of(device)).mask_context == (
-        bitmap if used else None
-    )
-
-
 # The elements that an order selects.
 
+SELECT = UpdateSelection(0.25)
 LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
-
-
-def coded_of(
-    device: Harness, order: Order, learned: LocalResult, start: Theta, **changes: Any
-) -> tuple[EncodedDelta, Prepared]:
-    """What is coded after a training from start (n,), with what the job or the start has besides."""
-    kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
-    plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
-    job = Job(order, Kept(residual=changes.pop("residual", None)))
-    prepared = Prepared(
-        job,
-        manifest_of(device),
-        start,
-        local_slices=kept,
-        train=device.train,
-        test=device.test,
-        **{**plain, **changes},
-    )
-    return encode_delta(prepared, learned, FolderVectors(device.blobs())), prepared
 
 
 @pytest.mark.parametrize("codec", [Codec(), LOSSY], ids=["exact", "lossy"])
@@ -236,7 +167,7 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     trained[3] = start[3]  # a change of nothing is sent like any other
     order = device.order(codec=codec, select=SELECT)
     learned = replace(ended(trained), chosen=chosen)
-    coded, _ = coded_of(device, order, learned, start, residual=old)
+    coded = coded_of(device, order, learned, start, old)
     assert coded.kept.residual is None
     found = decode(coded.payload, N)
     assert found.indices is not None
@@ -263,15 +194,12 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Ha
     assert outcome.kept.residual is None
 
 
-# What it remembers.
-
-
 @pytest.mark.parametrize("codec", CODECS[::5], ids=lambda c: f"{c.values}-{c.fraction}")
 def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec: Codec) -> None:
     """Made from the update alone, as the coordinator does: the same name."""
     start, trained = theta_of(1), theta_of(1) + drift(1)
     order = device.order(codec=codec, remember=True)
-    coded, _ = coded_of(device, order, ended(trained), start)
+    coded = coded_of(device, order, ended(trained), start)
     arrived = decode(coded.payload, N)
     theirs = start.copy()
     arrived.add_to(theirs)
@@ -291,16 +219,10 @@ def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> 
         coded_of(device, order, ended(trained), start)
 
 
-# Elements that are the device's own.
-
-
-# Models of the device's own.
-
-
 def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [device.blobs().write(theta_of(i).tobytes()) for i in range(6)]
-    stored(device)
+    device.stock()
     outcome = run_job(Job(device.order(1), Kept(*names)), device.place())
     assert (outcome.kept.part, outcome.kept.gradient, outcome.kept.patch) == (None, None, None)
 
@@ -309,16 +231,9 @@ def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
 
 
 def job(device: Harness, order: Order, train: Examples | None = None) -> tuple[Outcome, BlobFolder]:
-    blobs = stored(device)
-    place = WorkerContext(
-        blobs,
-        FolderVectors(blobs),
-        examples(12) if train is None else train,
-        examples(7),
-        lambda sha256: (bundles.unpack(blobs.read(sha256)), device.trainer),
-        lambda: False,
-        iter(range(100)).__next__,
-    )
+    blobs = device.stock()
+    train, clock = examples(12) if train is None else train, iter(range(100)).__next__
+    place = replace(device.place(), train=train, test=examples(7), clock=clock)
     return run_job(Job(order), place), blobs
 
 
@@ -330,7 +245,7 @@ def test_an_optimizers_state_is_used_where_it_suits_the_order(device: Harness) -
     others = keep, structs.replace(keep, optimizer="adam"), Training()
     for training, used in zip(others, (True, False, False), strict=True):
         order = device.order(2, training=training)
-        stored(device)
+        device.stock()
         mine = Job(order, Kept(moments=name))
         moments = prepare(mine, device.place(), manifest_of(device)).moments
         assert (moments is not None) == used
@@ -343,7 +258,7 @@ def test_an_optimizers_state_is_used_where_it_suits_the_order(device: Harness) -
 
 def test_what_a_job_takes_is_reported(device: Harness) -> None:
     order = device.order(2)
-    stored(device)
+    device.stock()
     seconds, heat = iter(np.arange(0.0, 1e3, 0.5)), iter((61.5, None))
     place = replace(
         device.place(),
@@ -381,7 +296,7 @@ def test_a_job_that_is_stopped_leaves_no_result(device: Harness) -> None:
 
     device.trainer = Stopped()
     order = device.order(1)
-    stored(device)
+    device.stock()
     before = device.blob_files()
     with pytest.raises(JobStopped) as stopped:
         job(device, order)
@@ -455,9 +370,7 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, cod
     _, payload = decode_update(blobs.read(outcome.update))
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
-    owed = np.zeros(N, np.float32)
-    if outcome.kept.residual is not None:
-        owed = FolderVectors(blobs).read(outcome.kept.residual, LAYOUT)
+    owed = owed_of(device, outcome.kept.residual)
     np.testing.assert_allclose(
         decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
     )

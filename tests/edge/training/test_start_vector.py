@@ -39,9 +39,6 @@ def start_of(
     return assemble(order, blobs, vectors, LAYOUT, kept, *names)
 
 
-# The device finds its personal elements itself.
-
-
 @pytest.mark.parametrize("score", ["squared", "product", "gradient", "fisher"])
 @pytest.mark.parametrize("norm", ["none", "global", "layer"])
 def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: Any) -> None:
@@ -55,22 +52,6 @@ def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: A
     assert not LAYOUT.mask(["norm.mean"])[found].any()
 
 
-# Patches.
-
-
-def later(seed: int) -> SparseVector:
-    """Half of the elements, nearly but not quite the same ones for every seed."""
-    return top_k(drift(0) + np.multiply(drift(seed), np.float32(0.05)), N // 2)
-
-
-def patch_of(seed: int, context: bytes | None = None) -> tuple[bytes, bytes]:
-    """A coded patch that needs its context, and that context: the mask of an earlier one."""
-    new, bitmap = later(seed), mask_bitmap(top_k(drift(0), N // 2))
-    coded = encode(new, ValueCoding.FP32, context=bitmap if context is None else context)
-    assert len(coded) < len(encode(new, ValueCoding.FP32))
-    return coded, bitmap
-
-
 def named(device: Harness, coded: bytes, bitmap: bytes | None) -> Order:
     """An order with a patch as a blob, coded against a mask; neither is on the device."""
     return device.order(
@@ -82,12 +63,14 @@ def named(device: Harness, coded: bytes, bitmap: bytes | None) -> Order:
 
 
 def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
-    coded, bitmap = patch_of(1)
+    changes = top_k(drift(0) + np.multiply(drift(1), np.float32(0.05)), N // 2)
+    bitmap = mask_bitmap(top_k(drift(0), N // 2))
+    coded = encode(changes, ValueCoding.FP32, context=bitmap)
+    assert len(coded) < len(encode(changes, ValueCoding.FP32))  # it needs its context
     blobs = device.blobs()
     blobs.write(coded)
-    order = named(device, coded, bitmap)
     with pytest.raises(StorageError):
-        start_of(device, order)
+        start_of(device, named(device, coded, bitmap))
     wrong = mask_bitmap(top_k(drift(9), N // 3))
     blobs.write(wrong)
     with pytest.raises(CodecError, match="mask"):
@@ -95,8 +78,6 @@ def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
     with pytest.raises(CodecError, match="context"):
         start_of(device, named(device, coded, None))
 
-
-# A patch that the device may start without.
 
 SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
 

@@ -140,6 +140,11 @@ public class TrialsTest {
                 + "\"offset\":0}]},\"batch_size\":4,\"input\":{\"dtype\":\"float32\",\"shape\":[3]},\"target\":{"
                 + "\"dtype\":\"int64\",\"shape\":[]},\"num_classes\":2,\"uses_batch_statistics\":false,\"noise\":6,"
                 + "\"programs\":[" + String.join(",", programs) + "],\"verification\":null}";
+        return packed(manifest, files);
+    }
+
+    /** Returns a packed bundle with this manifest. */
+    public static byte[] packed(String manifest, Map<String, Object> files) throws IOException {
         Map<String, Object> packed = new LinkedHashMap<>();
         packed.put("manifest", manifest.getBytes(StandardCharsets.UTF_8));
         packed.put("files", files);

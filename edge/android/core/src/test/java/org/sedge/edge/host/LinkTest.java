@@ -55,27 +55,6 @@ public class LinkTest {
         return socket;
     }
 
-    private static final class Silent implements Link.Owner {
-        @Override
-        public byte[] will() {
-            return new byte[1];
-        }
-
-        @Override
-        public void connected() { }
-
-        @Override
-        public void received(String topic, byte[] payload) { }
-
-        @Override
-        public void disconnected(String reason) { }
-
-        @Override
-        public long fleetDevices() {
-            return 0;
-        }
-    }
-
     private static Thread reader() {
         for (Thread thread : Thread.getAllStackTraces().keySet()) {
             if (thread.getName().equals("sedge-mqtt")) {
@@ -88,7 +67,7 @@ public class LinkTest {
     @Test
     public void aClosedLinkLeavesNoThreadWaitingForRoomAmongItsTasks() throws Exception {
         BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
-        Link link = new Link(config, "p", "up", "down", new Silent(), new Random(1), tasks);
+        Link link = new Link(config, "p", "up", "down", new SayWhy(), new Random(1), tasks);
         link.keep();
         try (Socket broker = accepted()) {
             for (int i = 0; i < 20; i++) {
@@ -190,7 +169,7 @@ public class LinkTest {
     @Test
     public void aWriteThatNobodyTakesIsCut() throws Exception {
         BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
-        Link link = new Link(config, "p", "up", "down", new Silent(), new Random(1), tasks);
+        Link link = new Link(config, "p", "up", "down", new SayWhy(), new Random(1), tasks);
         link.keep();
         try (Socket broker = accepted()) {
             tasks.take().run();

@@ -11,7 +11,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 public final class SayWhy implements Link.Owner {
     private String said;
 
-    private SayWhy() {}
+    SayWhy() {}
 
     public static String why(String url) throws SedgeException, InterruptedException {
         SayWhy owner = new SayWhy();

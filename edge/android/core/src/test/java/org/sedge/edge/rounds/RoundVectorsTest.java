@@ -6,6 +6,7 @@ import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.Line;
 import org.sedge.edge.backends.Programs;
 import org.sedge.edge.backends.Trials;
+import org.sedge.edge.backends.TrialsTest;
 import org.sedge.edge.backends.Trusting;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
@@ -26,7 +27,6 @@ import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Work;
-import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.Update;
 
 import static org.junit.Assert.assertArrayEquals;
@@ -36,7 +36,6 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
@@ -47,7 +46,6 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.zip.DeflaterOutputStream;
 
 /**
  * Checks the test vectors in spec.json that are about orders: the blobs that an order needs, and whole rounds (T1 to
@@ -237,14 +235,7 @@ public class RoundVectorsTest {
                 + "\"target\":{\"dtype\":\"float32\",\"shape\":[]},\"num_classes\":0,"
                 + "\"metric\":{\"name\":\"mean_absolute_error\",\"better\":\"lower\"},\"uses_batch_statistics\":"
                 + given.get("uses_batch_statistics") + ",\"programs\":[" + programs + "],\"verification\":null}";
-        Map<String, Object> packed = new LinkedHashMap<>();
-        packed.put("manifest", manifest.getBytes(StandardCharsets.UTF_8));
-        packed.put("files", files);
-        ByteArrayOutputStream out = new ByteArrayOutputStream();
-        try (DeflaterOutputStream deflater = new DeflaterOutputStream(out)) {
-            deflater.write(MsgPack.pack(packed));
-        }
-        return out.toByteArray();
+        return TrialsTest.packed(manifest, files);
     }
 
     private static Examples examples(Object given) throws SedgeException {

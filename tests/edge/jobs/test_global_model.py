@@ -48,6 +48,13 @@ def hold(device: Harness, theta: Theta) -> None:
     vectors.keep_version(theta, hash_of(theta), ())
 
 
+def test_a_mask_that_the_device_holds_is_not_needed(device: Harness) -> None:
+    patch, mask = device.serve(b"patch"), device.serve(b"mask")
+    order = device.order(patch_blob=patch, patch_context=mask)
+    needed = needed_blobs(order, lambda name: name == mask.sha256)
+    assert needed == [order.bundle, order.model, patch]
+
+
 def another_delta(device: Harness, step: Step) -> Step:
     return Step(step.base_hash, device.step(theta_of(1), 77)[0].blob)
 

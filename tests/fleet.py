@@ -127,6 +127,15 @@ class FakeLink:
         self.closed = True
 
 
+def always(value: object) -> Callable[..., Any]:
+    """A function that returns this, whatever it is given."""
+
+    def function(*_: object, **__: object) -> object:
+        return value
+
+    return function
+
+
 def is_alive(pid: int | None) -> bool:
     """Whether a process is there and does not only wait to be fetched by its parent."""
     try:

@@ -55,7 +55,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
-    """The servers of this process's tests."""
     started = Servers()
     yield started
     started.close()
@@ -72,7 +71,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def store(tmp_path: Path, engine: str) -> Store:
-    """An empty store."""
     return stores.open_store(tmp_path / "state")
 
 

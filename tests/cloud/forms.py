@@ -82,7 +82,6 @@ RESIDUAL = Axes(
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """The module's tensors in its own order."""
     parameters = dict(module.named_parameters())
     return Layout.of(
         (name, tuple(t.shape), Role.PARAMETER if name in parameters else Role.STATISTIC)
@@ -91,7 +90,6 @@ def layout_of(module: nn.Module) -> Layout:
 
 
 def form(module: nn.Module, axes: Axes, channels: tuple[int, ...]) -> Form:
-    """The form of a module with so many channels of these axes."""
     return Form(layout_of(module), Axes(channels, axes.dims))
 
 
@@ -133,11 +131,8 @@ def context_of(
     layout: Layout, axes: Axes | None, theta: Theta, dropped: Sequence[float] = ()
 ) -> Context:
     """A run's context with forms that lack these shares of the channels, after the whole one."""
-    widths = (
-        ()
-        if axes is None
-        else tuple(
-            Width(share, axes.layout(layout, axes.narrowed(share))) for share in (0.0, *dropped)
-        )
-    )
+    if axes is None:
+        return contexts.context_of(layout, theta)
+    layouts = {share: axes.layout(layout, axes.narrowed(share)) for share in (0.0, *dropped)}
+    widths = tuple(Width(*each) for each in layouts.items())
     return contexts.context_of(layout, theta, axes=axes, widths=widths)

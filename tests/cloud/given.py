@@ -22,7 +22,6 @@ GROUPS: dict[str, tuple[str, ...]] = {}
 
 
 def clear() -> None:
-    """Forget what a test has said."""
     for said in (INITS, PLANS, SEEN, UPDATES, GROUPS):
         said.clear()
 

@@ -24,6 +24,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.runs.garbage import Garbage
+from sedge_cloud.runs.named_blobs import NamedBlob
 from sedge_cloud.runs.run import StrategyState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Summary
@@ -69,7 +70,6 @@ def make_bundle(
     dropped: float = 0.0,
     program: bytes = EMPTY_PROGRAM,
 ) -> Path:
-    """A bundle whose program does nothing."""
     files = {"gradient": program}
     made = bundle_of(layout, files, 119, 100, name="bench", axes=axes, dropped=dropped)
     bundles.save(folder, made, random_theta(1, layout.size) if init is None else init)
@@ -88,7 +88,6 @@ def random_theta(seed: int, size: int = LAYOUT.size) -> Theta:
 
 
 def secret_of(device: str) -> bytes:
-    """The secret of a device of these tests."""
     return device.encode().ljust(32, b"\0")
 
 
@@ -150,11 +149,9 @@ class Cloud:
         return cloud
 
     def begin(self) -> None:
-        """A core begins on the store."""
         self.core = self._incarnation()
 
     def enrol(self, name: str) -> None:
-        """A new device, through the store."""
         self.store.add_device(name, secret_of(name))
         self.devices[name] = Device(name)
 
@@ -214,16 +211,14 @@ class Cloud:
 
     def chunks(self, topic: str, key: bytes | None = None) -> list[Frame]:
         """Every chunk sent on a topic so far, unkeyed ones unless there is a key."""
-        return [
-            open_frame(send.payload, topic, key) for send in self.sends(topic) if is_chunk(send)
-        ]
+        sends = filter(is_chunk, self.sends(topic))
+        return [open_frame(send.payload, topic, key) for send in sends]
 
     def events(self, kind: type[E]) -> list[E]:
         """Every effect of one kind so far."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def notes(self, level: int) -> list[str]:
-        """The text of every note of one level so far."""
         return [note.text for note in self.events(Note) if note.level == level]
 
     def order(self, name: str) -> Order:
@@ -263,11 +258,9 @@ class Cloud:
         self.poll()
 
     def run_row(self) -> RunRow:
-        """The run as the store has it."""
         return next(row for row in self.store.runs() if row.run == RUN)
 
     def state(self) -> StrategyState:
-        """The run's stored state."""
         return msgspec.msgpack.decode(self.run_row().state, type=StrategyState)
 
     def summaries(self) -> list[Summary]:
@@ -306,6 +299,12 @@ def began(
     cloud = Cloud(folder, msgspec.structs.replace(config, **values), devices)
     cloud.hello(codecs=codecs)
     return cloud
+
+
+def served(cloud: Cloud, name: str) -> list[NamedBlob]:
+    """What a device may fetch in the open round."""
+    builder = cloud.core.ingest.open.order_builder
+    return list(builder.served(cloud.core.runs[RUN], cloud.core.open[RUN], name))
 
 
 def fetch_model(cloud: Cloud, *names: str) -> None:
@@ -379,10 +378,12 @@ def a_hello(
     backends: tuple[str, ...] = ("onnxruntime",),
     compressions: tuple[str, ...] = ("zstd",),
     codecs: tuple[str, ...] = (),
+    **changes: object,
 ) -> Hello:
-    """A hello; ``nonce`` is padded."""
+    """A hello, with other values in these fields; ``nonce`` is padded."""
     padded = nonce.encode().ljust(16, b".")
-    return Hello(padded, "bench", backends, compressions, codecs, 10, 10, versions=VERSIONS)
+    plain = Hello(padded, "bench", backends, compressions, codecs, 10, 10, versions=VERSIONS)
+    return msgspec.structs.replace(plain, **changes)
 
 
 def report_for(order: Order, layout: Layout = LAYOUT, **changes: object) -> Report:
@@ -417,9 +418,8 @@ def small_update(order: Order, seed: int = 0, **changes: object) -> bytes:
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     values = np.full(10, 0.5, np.float32)
     payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.work.upload else b""
-    return encode_update(
-        report_for(order, LAYOUT, **changes), payload if order.task == "train" else b""
-    )
+    report = report_for(order, **changes)
+    return encode_update(report, payload if order.task == "train" else b"")
 
 
 def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
@@ -429,7 +429,6 @@ def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
 
 
 def mode(path: Path) -> int:
-    """A file's permission bits."""
     return stat.S_IMODE(path.stat().st_mode)
 
 

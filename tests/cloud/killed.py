@@ -15,9 +15,7 @@ def kills(command: Callable[[], object], most: int = 200) -> Iterator[int]:
     """
     for number in range(1, most):
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # fork beside threads; none is needed
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads
             child = os.fork()
         if child == 0:
             _die_at(number)
@@ -36,7 +34,6 @@ def kills(command: Callable[[], object], most: int = 200) -> Iterator[int]:
 
 
 def _die_at(number: int) -> None:
-    """Kill this process before its n-th call."""
     left = number
 
     def counted(call: Callable[..., object]) -> Callable[..., object]:

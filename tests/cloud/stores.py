@@ -78,7 +78,6 @@ def on(servers: Servers) -> Generator[None]:
 
 
 def disk_of(store: Store) -> BlobFolder:
-    """The folder of a store's parts."""
     if isinstance(store.blobs, ObjectBlobs):
         return store.blobs.copies
     assert isinstance(store.parts, BlobFolder)
@@ -86,7 +85,5 @@ def disk_of(store: Store) -> BlobFolder:
 
 
 def parts_of(store: Store) -> Path:
-    """Where the parts are."""
-    return (
-        store.folder / (opening.OBJECTS if isinstance(store.blobs, ObjectBlobs) else "") / "parts"
-    )
+    folder = opening.OBJECTS if isinstance(store.blobs, ObjectBlobs) else ""
+    return store.folder / folder / "parts"

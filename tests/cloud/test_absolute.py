@@ -28,7 +28,7 @@ class Fleet:
     def __init__(self, folder: Path, strategy: str, broadcast: BroadcastConfig) -> None:
         config = RunConfig(
             strategy=strategy,
-            options={"beta": ROUNDS} if strategy != "fedavg" else {},
+            options={"beta": ROUNDS},
             num_rounds=ROUNDS,
             min_available_devices=len(NAMES),
             min_train_devices=len(NAMES),
@@ -52,7 +52,6 @@ class Fleet:
         return found
 
     def shared(self) -> Theta:
-        """The global model (n,)."""
         return self.cloud.model(self.cloud.state().model)
 
     def _update(self, name: str, order: Order, shared: Theta) -> bytes:
@@ -76,10 +75,8 @@ def test_a_coded_broadcast_reaches_what_a_whole_one_does(tmp_path: Path, strateg
     reached = whole.play()[-1]
     assert not any(summary.replaced for summary in whole.cloud.summaries())
     for broadcast in (BroadcastConfig(ValueCoding.INT8, 1.0), BroadcastConfig()):
-        coded, parts = (
-            Fleet(tmp_path / str(broadcast), strategy, broadcast),
-            broadcast.fraction != 1.0,
-        )
+        coded = Fleet(tmp_path / str(broadcast), strategy, broadcast)
+        parts = broadcast.fraction != 1.0
         assert abs(coded.play()[-1] / reached - 1) < 0.05
         assert not coded.cloud.state().owed and coded.cloud.state().steps
         replaced = [summary.replaced for summary in coded.cloud.summaries()]

@@ -1,6 +1,6 @@
 """cloud.toml and run.toml: the shipped one loads, and every mistake is one clear line."""
 
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ RUN = 'strategy = "fedobp"\n'
 
 
 def written(folder: Path, text: str) -> Path:
-    """A file with this text."""
     path = folder / "file.toml"
     path.write_text(text)
     return path
@@ -28,10 +27,8 @@ def test_the_file_as_shipped() -> None:
     settings = broker_settings(cloud)
     assert settings.endpoint() == ("broker.example", 8883, True, None)
     assert (settings.name, settings.username) == ("coordinator-home", "coordinator-home")
-    assert (settings.cert_file, settings.key_file) == (
-        "/etc/sedge/coordinator.crt",
-        "/etc/sedge/coordinator.key",
-    )
+    assert settings.cert_file == "/etc/sedge/coordinator.crt"
+    assert settings.key_file == "/etc/sedge/coordinator.key"
 
 
 def test_what_the_file_as_shipped_has_in_comments_is_right(tmp_path: Path) -> None:
@@ -43,21 +40,6 @@ def test_what_the_file_as_shipped_has_in_comments_is_right(tmp_path: Path) -> No
     cloud = load_cloud(written(tmp_path, everything))
     for part in (cloud.broker, cloud.http, cloud.notify, cloud.home_assistant):
         assert all(getattr(part, key) for key in part.__struct_fields__)
-
-
-@pytest.mark.parametrize(
-    ("table", "found"),
-    [
-        ('[http]\nlisten = "8470"', "http.listen: found '8470', expected host:port"),
-        ('[http]\nlisten = "127.0.0.1:70000"', "http.listen: found '127.0.0.1:70000'"),
-        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, unless token_file is set"),
-        ('[http]\nlisten = "sedge.example:1"', "expected a loopback address"),
-        ('[notify]\nwebhook = "file:///etc/passwd"', "expected http://… or https://…"),
-    ],
-)
-def test_who_may_look_and_who_is_told(table: str, found: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=re.escape(found)):
-        load_cloud(written(tmp_path, f'fleet = "f"\n{table}'))
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
@@ -88,28 +70,45 @@ def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('fleet = "f"\nstate_dir = "a\\u0000b"', "state_dir: found 'a\\x00b', expected a path without"),
-        (
-            'fleet = "f"\n[broker]\npassword_file = "\\u0000"',
-            "broker.password_file: found '\\x00', expected a path without NUL",
-        ),
-        ('fleet = "f"\n[broker]\nurl = "h"', "broker.url: found 'h', expected mqtt://host"),
-        (
-            'fleet = "f"\n[broker]\ndevice_url = "http://h"',
-            "broker.device_url: found 'http://h', expected mqtt://host",
-        ),
-        (
-            "fleet = 'f'\n[broker]\ndevice_url = 'mqtt://h\"\\'",
-            "expected mqtt://host[:port] or mqtts://host[:port]",
-        ),
+        ('state_dir = "a\\u0000b"', "state_dir: found 'a\\x00b', expected a path without NUL"),
+        ('[broker]\npassword_file = "\\u0000"', "broker.password_file: found '\\x00', expected a path"),
+        ('[broker]\nurl = "h"', "broker.url: found 'h', expected mqtt://host"),
+        ('[broker]\ndevice_url = "http://h"', "broker.device_url: found 'http://h', expected mqtt://"),
+        ("[broker]\ndevice_url = 'mqtt://h\"\\'", "expected mqtt://host[:port] or mqtts://host[:port]"),
+        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, unless token_file is set"),
+        ('[http]\nlisten = "sedge.example:1"', "expected a loopback address"),
+        ('[notify]\nwebhook = "file:///etc/passwd"', "expected http://… or https://…"),
+        ('[store]\nurl = "mysql://h/d"', "store.url: found 'mysql://h/d', expected postgresql:"),
+        ('[store]\nurl = "postgresql://u:secret@h/d"', "with the password in store.password_file"),
+        ('[store]\npassword_file = "p"', "store.password_file: found 'p', expected store.url"),
+        ('[store]\nurl = "postgresql://[h"', "store.url: found "),
+        ('[blobs]\nurl = "http://h/b"', "blobs.url: found 'http://h/b', expected s3://"),
+        ('[blobs]\nendpoint = "http://h"', "blobs.endpoint: found 'http://h', expected blobs.url"),
+        ('[blobs]\nurl = "s3://b"\nendpoint = "h:1"', "blobs.endpoint: found 'h:1', expected http://host:"),
+        ('[blobs]\nurl = "s3://b"\nkey_id = "k"', "blobs.key_id: found 'k', expected both key_id and "),
+        ('[blobs]\npublic = "file:///x"', "blobs.public: found 'file:///x', expected https://host"),
+        ('[blobs]\npublic = "https://u:secret@h/x"', "blobs.public: found 'https://...@h/x', expected ht"),
+        ('[blobs]\npublic = "presigned"', "blobs.public: found 'presigned', expected blobs.url ="),
     ],
 )  # fmt: skip
 def test_a_mistake_in_cloud_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    path = written(tmp_path, text)
+    said = refusal(load_cloud, written(tmp_path, f'fleet = "f"\n{text}'))
+    assert message in said and ":secret" not in said
+
+
+@pytest.mark.parametrize("listen", ["8470", "127.0.0.1:70000"])
+def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(ConfigError, match=f"http.listen: found '{listen}', expected host:port"):
+        load_cloud(written(tmp_path, f'fleet = "f"\n[http]\nlisten = "{listen}"'))
+
+
+def refusal(load: Callable[[Path], object], path: Path) -> str:
+    """What is said of a file, in one line."""
     with pytest.raises(ConfigError) as caught:
-        load_cloud(path)
+        load(path)
     said = str(caught.value)
-    assert said.startswith(f"{path}: ") and message in said and len(said.splitlines()) == 1
+    assert said.startswith(f"{path}: ") and len(said.splitlines()) == 1
+    return said
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -133,9 +132,7 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("none", ".", "binary"):
         cloud = CloudConfig("f", broker=BrokerConfig(password_file=str(tmp_path / name)))
-        with pytest.raises(
-            ConfigError, match=r"broker.password_file: .*expected a (readable|text) file"
-        ) as caught:
+        with pytest.raises(ConfigError, match=r"password_file: .*a (readable|text) file") as caught:
             broker_settings(cloud)
         assert len(str(caught.value).splitlines()) == 1
 
@@ -170,16 +167,13 @@ fraction = 1
 def test_rules_by_coordinate_are_for_averages_that_follow_them(
     strategy: str, average: str, follows: bool, tmp_path: Path
 ) -> None:
-    rule = "median"
     options = f'options = {{average = "{average}"}}\n' if average else ""
-    path = written(tmp_path, f'strategy = "{strategy}"\n{options}[robust]\nrule = "{rule}"')
+    path = written(tmp_path, f'strategy = "{strategy}"\n{options}[robust]\nrule = "median"')
     if follows:
-        assert load_run(path).robust.rule == rule
-        return
-    with pytest.raises(
-        ConfigError, match=f"robust.rule: found '{rule}', expected direction, mean, krum or"
-    ):
-        load_run(path)
+        assert load_run(path).robust.rule == "median"
+    else:
+        said = "robust.rule: found 'median', expected direction, mean, krum or"
+        assert said in refusal(load_run, path)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +220,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
     ],
 )  # fmt: skip
 def test_a_mistake_in_run_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    path = written(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
-        load_run(path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ") and message in said and len(said.splitlines()) == 1
+    assert message in refusal(load_run, written(tmp_path, text))
 
 
 @pytest.mark.parametrize(

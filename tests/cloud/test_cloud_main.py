@@ -29,19 +29,16 @@ CAPSYS = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def home(tmp_path: Path, capsys: CAPSYS) -> Path:
-    """The folder that ``init`` made."""
     assert main(["init", str(tmp_path / "home"), "--fleet", "test", "--url", unused()]) == 0
     capsys.readouterr()
     return tmp_path / "home"
 
 
 def unused() -> str:
-    """The address of a broker that is not there."""
     return f"mqtt://127.0.0.1:{free_port()}"
 
 
 def call(home: Path, *words: str) -> int:
-    """A command on this folder's configuration."""
     return main(["-c", str(home / "cloud.toml"), *words])
 
 
@@ -61,9 +58,8 @@ def test_init(tmp_path: Path, capsys: CAPSYS) -> None:
     assert (folder / "mosquitto.conf").exists()
     refused(capsys, main(["init", str(folder), "--fleet", "test"]), "expected a folder without")
     refused(capsys, main(["init", str(tmp_path / "x"), "--fleet", "A"]), "fleet: found 'A'")
-    refused(
-        capsys, main(["init", str(tmp_path / "x"), "--fleet", "a", "--url", "x"]), "url: found 'x'"
-    )
+    wrong = ["init", str(tmp_path / "x"), "--fleet", "a", "--url", "x"]
+    refused(capsys, main(wrong), "url: found 'x'")
 
 
 def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
@@ -92,9 +88,7 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1"]
 
 
-def test_a_token_is_drawn_for_a_camera(
-    home: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_drawn(home: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call(home, "device", "token", "add", "--qr") == 0
     out = capsys.readouterr().out
     code = io.StringIO()
@@ -116,10 +110,8 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     assert begins.startswith("run one begins as soon as")
     assert silent.startswith("No coordinator is running: start one with `sedge-cloud serve`")
     assert call(home, "run", "list") == 0
-    assert (
-        " ".join(capsys.readouterr().out.splitlines()[1].split())
-        == "one running fedavg 0 of 8 (7 train)"
-    )
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split() == ["one", "running", "fedavg", "0", "of", "8", "(7", "train)"]
     assert call(home, "run", "show", "one") == 0
     _, why, *problems = capsys.readouterr().out.splitlines()
     assert problems[0] == "what is wrong:" and "coordinator: is not running" in problems[1]
@@ -129,9 +121,7 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     assert call(home, "run", "list") == 0
     assert "stopped" in capsys.readouterr().out
     refused(capsys, call(home, "run", "stop", "one"), "one (stopped)")
-    refused(
-        capsys, call(home, "run", "stop", "two"), "run: found 'two', expected the name of a run"
-    )
+    refused(capsys, call(home, "run", "stop", "two"), "run: found 'two', expected the name")
     refused(capsys, call(home, "run", "show", "two"), "expected the name of a run (see `run list`)")
     refused(capsys, call(home, *start), "run: found 'one', expected a name that no run has yet")
 
@@ -139,15 +129,9 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "remark"),
     [
-        (
-            'strategy = "fedobp"\n[options]\nquantile = "paper"\n',
-            "quantile 0.99993 of 12,000 elements keeps at most 1 personal",
-        ),
+        ('strategy = "fedobp"\noptions = { quantile = "paper" }', "keeps at most 1 personal"),
         ('strategy = "fedbn"\n', "fedbn: the model has no BatchNorm, so this is FedAvg"),
-        (
-            'strategy = "heterofl"\n',
-            "heterofl: the run has no narrower models, so every device trains",
-        ),
+        ('strategy = "heterofl"\n', "heterofl: the run has no narrower models, so every device"),
         ('strategy = "fedobp"\n', ""),
         ('strategy = "fedavg"\n', ""),
     ],
@@ -173,21 +157,16 @@ def test_runs_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
 
     def start(text: str, name: str = "one", folder: Path = bundle) -> int:
         run_file.write_text(text)
-        return call(
-            home, "run", "start", name, "--bundle", str(folder), "--run-file", str(run_file)
-        )
+        words = ("--bundle", str(folder), "--run-file", str(run_file))
+        return call(home, "run", "start", name, *words)
 
     good = 'strategy = "fedavg"\n'
     refused(capsys, start('strategy = "x"\n'), "run.toml: strategy: found 'x', expected one of")
     refused(capsys, start(good + "quorum = 2\n"), "run.toml: quorum: found 2")
     refused(capsys, start(good + "[options]\nx = 2\n"), "run.toml: options.x: found 2")
     refused(capsys, start(good, name="One"), "run: found 'One'")
-    refused(
-        capsys,
-        start(good, folder=tmp_path / "none"),
-        "none",
-        "expected a folder that sedge-export wrote",
-    )
+    none = start(good, folder=tmp_path / "none")
+    refused(capsys, none, "none", "expected a folder that sedge-export wrote")
     named = 'strategy = "fedobp"\noptions = { classifier_only = ["x"] }\n'
     refused(capsys, start(named), "classifier_only: found ['x'], expected names among")
     (bundle / "init.bin").write_bytes(b"123")
@@ -248,9 +227,7 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert found[found.index("what is wrong:") - 1].split() == ["2", "train", "0/2", "stopped"]
 
 
-def test_a_fleet_is_watched_until_no_run_is_going_on(
-    home: Path, capsys: CAPSYS, tmp_path: Path
-) -> None:
+def test_a_fleet_is_watched_until_its_runs_end(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud = Cloud(tmp_path / "cloud")
     linked(home, cloud)
     cloud.hello()
@@ -298,9 +275,7 @@ def test_some_of_the_devices_are_listed_however_many_are_read_at_a_time(
         call(home, "device", "list", "--limit", "0")
 
 
-def test_devices_are_tagged_and_listed_by_a_condition(
-    home: Path, capsys: CAPSYS, tmp_path: Path
-) -> None:
+def test_devices_are_tagged_and_found(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud = Cloud(tmp_path / "cloud", devices=("pi-1", "pi-2", "x"))
     cloud.hello("pi-1", "x")
     linked(home, cloud)
@@ -332,10 +307,7 @@ def test_devices_are_tagged_and_listed_by_a_condition(
         (["list", "--where", "flor=3"], "expected an attribute ("),
         (["tag", "pi-1"], "expected at least one KEY=VALUE"),
         (["tag", "floor=1"], "expected device ids or --where, not both"),
-        (
-            ["tag", "--where", "floor=3", "pi-1", "floor=1"],
-            "expected device ids or --where, not both",
-        ),
+        (["tag", "--where", "floor=3", "pi-1", "floor=1"], "device ids or --where, not both"),
         (["tag", "pi-1", "memory_mb=1"], "tag: found 'memory_mb', expected a tag: 1 to 32"),
         (["tag", "pi-1", "floor=a'b"], "printable characters without quotes"),
         (["tag", "pi-9", "floor=1"], "device: found 'pi-9', expected an enrolled device"),
@@ -351,10 +323,8 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
         cloud.say(name, Decline("run", 1, "DataError", "no data"))
     cloud.poll()
     assert call(home, "run", "list") == 0
-    assert (
-        " ".join(capsys.readouterr().out.splitlines()[1].split())
-        == "run failed fedavg 1 of 51 (50 train)"
-    )
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split() == ["run", "failed", "fedavg", "1", "of", "51", "(50", "train)"]
     assert call(home, "run", "list", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["status"], found["closed_rounds"], found["total_rounds"]) == ("failed", 1, 51)
@@ -389,9 +359,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS[:2], ids=" ".join)
-def test_every_command_without_a_configuration(
-    tmp_path: Path, capsys: CAPSYS, words: list[str]
-) -> None:
+def test_commands_without_a_configuration(tmp_path: Path, capsys: CAPSYS, words: list[str]) -> None:
     refused(capsys, call(tmp_path, *words), "cloud.toml: file: No such file or directory")
 
 
@@ -432,9 +400,7 @@ def test_the_configuration_of_the_folder_one_is_in(
     assert (home / "state" / "sedge.sqlite").exists()
 
 
-def test_a_folder_that_we_may_not_look_into(
-    capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_we_may_not_enter(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
     with as_nobody() as folder:
         closed = folder / "closed"
         closed.mkdir()
@@ -495,9 +461,7 @@ def test_serving_without_a_broker_keeps_trying_until_told_to_stop(
 
 def test_one_coordinator_for_a_folder(home: Path, capsys: CAPSYS, signals: None) -> None:
     with lock_folder(home / "state"):
-        refused(
-            capsys, call(home, "serve"), "another process is using this state folder", expected=4
-        )
+        refused(capsys, call(home, "serve"), "another process is using this", expected=4)
         assert call(home, "device", "list") == 0  # the command line may work beside it
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fleet import always
 
 from sedge_cloud.algorithms import collaboration
 from sedge_cloud.algorithms.collaboration import overlaps
@@ -14,14 +15,9 @@ from sedge_protocol.errors import ConfigError
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr("sedge_cloud.compute.find_spec", nothing)
+    monkeypatch.setattr("sedge_cloud.compute.find_spec", always(None))
     for asked in (lambda: connected_ray("local", "compute.ray", 2), ComputeConfig("local").compute):
-        with pytest.raises(
-            ConfigError, match=r"compute.ray 'local' needs Ray, .*'sedge-fl\[scale\]'"
-        ):
+        with pytest.raises(ConfigError, match=r"compute.ray 'local' needs Ray, .*-fl\[scale\]'"):
             asked()
 
 
@@ -75,22 +71,14 @@ class _Ray:
 def test_whatever_ray_fails_at_the_coordinator_does_and_says_so_once(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ray = _Ray(fails)
-
-    def connected(*given: object) -> _Ray:
-        return ray
-
-    monkeypatch.setattr("sedge_cloud.compute.connected_ray", connected)
+    monkeypatch.setattr("sedge_cloud.compute.connected_ray", always(_Ray(fails)))
     assert list(RayCompute("local").map(pow, 2, range(6))) == [1, 2, 4, 8, 16, 32]
-    assert caplog.messages == [
-        "Ray: ConnectionError: the cluster is gone; this process does the work"
-    ]
+    (said,) = caplog.messages
+    assert said == "Ray: ConnectionError: the cluster is gone; this process does the work"
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_on_rays_worker_alone_is_done_here(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_task_that_fails_on_rays_worker_is_done_here(caplog: pytest.LogCaptureFixture) -> None:
     def odd_worker(here: int, one: int) -> int:
         if os.getpid() != here and one % 2:
             raise OSError("no such library here")

@@ -6,9 +6,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tests.cloud import given
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, began, random_theta, report_for
 
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
@@ -19,22 +18,16 @@ KEPT = 3000  # a quarter of the elements: a mask alone takes more than a kilobyt
 SPARSE = msgspec.structs.replace(CONFIG, strategy=given.SELECTING, num_rounds=9)
 
 
-def mask_of(seed: int, drift: int = 0) -> NDArray[np.uint32]:
-    """The positions of a device in one round; those of the next round are ``drift`` elements away."""
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(LAYOUT.size)
-    return np.sort(order[drift : drift + KEPT]).astype(np.uint32)
-
-
 def sent(seed: int, drift: int) -> SparseVector:
-    """What a device sends in a round."""
-    values = random_theta(seed + drift, KEPT)
-    return SparseVector(LAYOUT.size, mask_of(seed, drift), values)
+    """What a device sends in a round; its elements of the next round are ``drift`` places away."""
+    order = np.random.default_rng(seed).permutation(LAYOUT.size)
+    places = np.sort(order[drift : drift + KEPT]).astype(np.uint32)
+    return SparseVector(LAYOUT.size, places, random_theta(seed + drift, KEPT))
 
 
-def say_hello(cloud: Cloud) -> None:
-    """The devices come online."""
-    cloud.hello(*cloud.devices, codecs=("select",))
+def start(folder: Path) -> Cloud:
+    """A coordinator with a run whose devices select elements and are online."""
+    return began(folder, config=SPARSE, codecs=("select",))
 
 
 def blob_of(order: Order, vector: SparseVector, context: bytes | None) -> bytes:
@@ -63,13 +56,8 @@ def name_of(mask: bytes) -> bytes:
     return hashlib.sha256(mask).digest()
 
 
-def payload_of(blob: bytes) -> memoryview:
-    return decode_update(blob)[1]
-
-
 def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
+    cloud = start(tmp_path)
     order = cloud.order("a")
     assert order.context == b""
     held: dict[str, bytes] = {}
@@ -82,15 +70,14 @@ def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> Non
         # A quarter of the elements in new places costs little beside the whole mask.
         assert len(blobs["a"]) < len(first["a"]) - 500
         with pytest.raises(CodecError, match="context"):
-            decode(payload_of(blobs["a"]), LAYOUT.size)
+            decode(decode_update(blobs["a"])[1], LAYOUT.size)
         row = cloud.store.client_model(RUN, "a")
         assert row is not None
         assert (row.mask, row.context) == (name_of(held["a"]), name_of(masks["a"]))
 
 
 def test_against_a_mask_that_the_order_does_not_name(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
+    cloud = start(tmp_path)
     first = cloud.order("a")
     wrong = mask_bitmap(sent(0, 9))
     blob = blob_of(first, sent(0, 0), wrong)
@@ -100,8 +87,7 @@ def test_against_a_mask_that_the_order_does_not_name(tmp_path: Path) -> None:
 
 
 def test_a_mask_that_the_disk_has_lost_is_no_context(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
+    cloud = start(tmp_path)
     held: dict[str, bytes] = {}
     for name in cloud.devices:
         cloud.upload(name, blob_of(cloud.order(name), sent(7, 0), None))

@@ -25,7 +25,6 @@ NEAR = 0.42
 
 
 def honest(name: str) -> Theta:
-    """A small change (n,), another one for each device."""
     return random_theta(int(name[1:])) * np.float32(0.01)
 
 
@@ -53,10 +52,8 @@ def send(
 def online(cloud: Cloud, *names: str) -> None:
     """From now on these devices and no others are there; rounds close and open."""
     for name in cloud.devices:
-        is_there = name in names
-        cloud.say(
-            name, a_hello(name, codecs=FEATURES) if is_there else Goodbye(a_hello(name).nonce)
-        )
+        hello = a_hello(name, codecs=FEATURES)
+        cloud.say(name, hello if name in names else Goodbye(hello.nonce))
     cloud.poll()
 
 
@@ -66,12 +63,10 @@ def distrusted(cloud: Cloud) -> list[str]:
 
 
 def largest(cloud: Cloud) -> float:
-    """The largest magnitude in the global model."""
     return float(np.abs(cloud.model(cloud.state().model)).max())
 
 
 def largest_patch(cloud: Cloud, name: str) -> float:
-    """The largest magnitude in a device's patch of the open round."""
     patch = cloud.core.run_store.patch(cloud.core.open[RUN].orders[name], LAYOUT.size)
     assert patch is not None
     return float(np.abs(patch.values).max())
@@ -127,9 +122,8 @@ def test_nor_stays_who_was_absent_meanwhile(tmp_path: Path) -> None:
 def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> None:
     """All others of the second round are newcomers, who begin with none."""
     newcomers = tuple(f"d{i}" for i in range(10, 19))
-    cloud = Cloud(
-        tmp_path, RunConfig(strategy=strategy, num_rounds=4, broadcast=WHOLE), (*NAMES, *newcomers)
-    )
+    config = RunConfig(strategy=strategy, num_rounds=4, broadcast=WHOLE)
+    cloud = Cloud(tmp_path, config, (*NAMES, *newcomers))
     online(cloud, *NAMES)
     wild = honest(BAD)
     wild[0] = 1e30
@@ -145,9 +139,8 @@ def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> N
 def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
     """It took rounds to grow, and is ten times as long as what a device still changes."""
     newcomers = tuple(f"d{i}" for i in range(10, 19))
-    cloud = Cloud(
-        tmp_path, RunConfig(strategy="fedobp", num_rounds=4, broadcast=WHOLE), (*NAMES, *newcomers)
-    )
+    config = RunConfig(strategy="fedobp", num_rounds=4, broadcast=WHOLE)
+    cloud = Cloud(tmp_path, config, (*NAMES, *newcomers))
     online(cloud, *NAMES)
     far = honest(BAD)
     far[0] = 0.35  # the median change is .11 long
@@ -191,7 +184,6 @@ def test_what_it_claims_to_have(said: int, max_weight: float, share: float, tmp_
     cloud.poll()
     others = sum(honest(name).astype(np.float64) for name in NAMES[:-1]) / 9
     expected = share * honest(BAD) + (1 - share) * others
-    np.testing.assert_allclose(
-        cloud.model(cloud.state().model) - before, expected, rtol=0, atol=1e-7
-    )
+    moved = cloud.model(cloud.state().model) - before
+    np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-7)
     assert distrusted(cloud) == []

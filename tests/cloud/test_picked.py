@@ -111,6 +111,5 @@ def test_the_seed_of_what_is_held_out_is_a_devices_own_for_the_whole_run(tmp_pat
 
 
 def seed_of(order: Order) -> int:
-    """The seed of what is held out."""
     assert order.work.choice is not None
     return order.work.choice.seed

@@ -15,9 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
+from tests.cloud.given import SELECTING
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, update
 from tests.cloud.outlets.test_status_page import served
 from tests.cloud.stores import on_both
+from tests.fleet import always
 
 from sedge_cloud import privacy as module
 from sedge_cloud.admin.run_report import run_report
@@ -39,7 +41,7 @@ from sedge_cloud.privacy import (
 )
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.lifecycle import FINISHED
-from sedge_cloud.run_file import check_run, load_run
+from sedge_cloud.run_file import check_run
 from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
@@ -98,9 +100,8 @@ def test_noise_of_ones_own_lasts_for_fewer_rounds() -> None:
     bought = bought_line(given, 1.0, budget)
     assert bought.startswith(f"privacy: {budget.rounds} training rounds with noise of 4 clips")
     assert bought.endswith(f"spend epsilon {within:.3g} of {given.epsilon:g} at delta 1e-05")
-    assert f"of {given.epsilon:g} at delta 1e-05 spent, 1 of its" in spent_line(
-        given, 1.0, budget.after_round()
-    )
+    spent = spent_line(given, 1.0, budget.after_round())
+    assert f"of {given.epsilon:g} at delta 1e-05 spent, 1 of its" in spent
     with pytest.raises(ConfigError, match=r"privacy.noise: found 0.2, expected more: one round"):
         first_budget(msgspec.structs.replace(PRIVACY, noise=0.2), 1.0, 100, 1000)
 
@@ -155,11 +156,7 @@ def test_each_device_is_drawn_by_a_coin_of_its_own() -> None:
 @pytest.fixture
 def budgeted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs have this budget, for which no accountant is needed."""
-
-    def made(*given: object) -> PrivacyBudget:
-        return BUDGET
-
-    monkeypatch.setattr("sedge_cloud.admin.runs.first_budget", made)
+    monkeypatch.setattr("sedge_cloud.admin.runs.first_budget", always(BUDGET))
 
 
 def began(folder: Path, config: RunConfig = PRIVATE) -> Cloud:
@@ -188,10 +185,8 @@ def test_a_round_is_the_clipped_sum_and_noise_and_is_spent_with_it(tmp_path: Pat
     state = cloud.state()
     assert state.budget == BUDGET.after_round()
     moved = 2 * (cloud.model(state.model) - first).astype(np.float64)
-    changes = [
-        scale * random_theta(ord(name)).astype(np.float64)
-        for name, scale in (("a", 1e-3), ("b", 1e6))
-    ]
+    scales = {"a": 1e-3, "b": 1e6}
+    changes = [s * random_theta(ord(name)).astype(np.float64) for name, s in scales.items()]
     lengths = [float(np.linalg.norm(change)) for change in changes]
     clipped = sum(c * min(1, 2.0 / length) for c, length in zip(changes, lengths, strict=True))
     noise = moved - clipped
@@ -203,12 +198,9 @@ def test_a_round_is_the_clipped_sum_and_noise_and_is_spent_with_it(tmp_path: Pat
     (ended,) = cloud.events(RunEnded)
     row = cloud.run_row()
     assert (row.status, ended.status, len(cloud.summaries())) == (FINISHED, FINISHED, 2)
-    assert (
-        row.why == ended.why == "its privacy budget of epsilon 8 is spent after 2 training rounds"
-    )
-    with pytest.raises(
-        ConfigError, match="--rounds: found 9, expected at most 2: after that the privacy"
-    ):
+    why = "its privacy budget of epsilon 8 is spent after 2 training rounds"
+    assert row.why == ended.why == why
+    with pytest.raises(ConfigError, match="--rounds: found 9, expected at most 2: after that the"):
         resume_run(cloud.second_store(), RUN, 9)
 
 
@@ -228,9 +220,8 @@ def test_the_same_noise_never_covers_other_updates(tmp_path: Path) -> None:
 def test_a_draw_is_among_as_many_as_the_accountant_counts_on(tmp_path: Path) -> None:
     """Also where a device that often declines would rest otherwise."""
     core = began(tmp_path).core
-    planned = plan_cohort(
-        core.runs[RUN], core.run_store, 1, "train", core.devices, draw_cohort, ["b"]
-    )
+    run, store = core.runs[RUN], core.run_store
+    planned = plan_cohort(run, store, 1, "train", core.devices, draw_cohort, ["b"])
     assert [order.device for order in planned.orders] == ["a", "b"]
 
 
@@ -254,9 +245,8 @@ def test_frozen_and_kept_tensors_get_no_noise(tmp_path: Path) -> None:
 def test_what_devices_measure_is_withheld(tmp_path: Path) -> None:
     """From the report in words, as JSON, and the facts; unless the run keeps it."""
     for reports in ("withheld", "kept"):
-        config = msgspec.structs.replace(
-            PRIVATE, privacy=msgspec.structs.replace(PRIVACY, reports=reports)
-        )
+        privacy = msgspec.structs.replace(PRIVACY, reports=reports)
+        config = msgspec.structs.replace(PRIVATE, privacy=privacy)
         seen = Seen(tmp_path / reports, config)
         cloud = seen.cloud
         cloud.hello("a", "b")
@@ -298,15 +288,9 @@ def refusal(call: Callable[[], object]) -> str:
         ({"strategy": "fedselect"}, "strategy: found 'fedselect'"),
         ({"strategy": "local_only"}, "strategy: found 'local_only'"),
         ({"strategy": "fedobp"}, "options.scoring: found 'cloud', expected 'device' with"),
-        (
-            {"strategy": "tests.cloud.given:Selecting"},
-            "strategy: found 'tests.cloud.given:Selecting'",
-        ),
+        ({"strategy": SELECTING}, f"strategy: found '{SELECTING}'"),
         ({"codec": CodecConfig()}, "codec.error_feedback: found True, expected false with"),
-        (
-            {"robust": RobustConfig(rule="median")},
-            "robust.rule: found 'median', expected no [robust]",
-        ),
+        ({"robust": RobustConfig(rule="median")}, "robust.rule: found 'median', expected no [rob"),
         ({"robust": RobustConfig(clip=3.0)}, "robust.clip: found 3.0, expected no [robust]"),
         ({"quorum": 0.8}, "quorum: found 0.8, expected 1.0 with [privacy]"),
         ({"late_updates": "count"}, "late_updates: found 'count', expected 'remember' with"),
@@ -324,30 +308,11 @@ def test_what_could_outdo_the_clip_is_refused_by_name(
     assert expected in refusal(lambda: check_run(config, "run.toml"))
 
 
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        ("epsilon = 0\ndelta = 1e-5\nclip = 1", "privacy.epsilon"),
-        ("epsilon = nan\ndelta = 1e-5\nclip = 1", "privacy.epsilon"),
-        ("epsilon = inf\ndelta = 1e-5\nclip = 1", "privacy.epsilon"),
-        ("epsilon = 8\ndelta = 1\nclip = 1", "privacy.delta"),
-        ("epsilon = 8\ndelta = 1e-5\nclip = 0", "privacy.clip"),
-        ("epsilon = 8\ndelta = 1e-5", "clip"),
-        ("epsilon = 8\ndelta = 1e-5\nclip = 1\nnoise = -1", "privacy.noise"),
-    ],
-)
-def test_a_bad_budget_is_refused_in_one_line(tmp_path: Path, table: str, expected: str) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text(f'strategy = "fedavg"\n[codec]\nerror_feedback = false\n[privacy]\n{table}\n')
-    assert expected in refusal(lambda: load_run(file))
-
-
 def test_delta_is_judged_by_the_number_of_devices() -> None:
     loose = msgspec.structs.replace(PRIVACY, delta=0.01)
     require_devices(loose, 99)
-    assert "privacy.delta: found 0.01, expected below 1 / 100" in refusal(
-        lambda: require_devices(loose, 100)
-    )
+    said = refusal(lambda: require_devices(loose, 100))
+    assert "privacy.delta: found 0.01, expected below 1 / 100" in said
     assert "no device" in refusal(lambda: require_devices(loose, 0))
 
 
@@ -355,11 +320,7 @@ def test_without_the_accountant_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is refused; one that has begun elsewhere still shows its rounds."""
-
-    def nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr(module, "find_spec", nothing)
+    monkeypatch.setattr(module, "find_spec", always(None))
     epsilon_of.cache_clear()
     assert "pip install 'sedge-fl[privacy]'" in refusal(lambda: check_run(PRIVATE))
     assert spent_line(PRIVACY, 1.0, BUDGET.after_round()) == (

@@ -72,7 +72,6 @@ class Bench:
         self.happen(Connected(400_000))
 
     def happen(self, *events: LinkEvent) -> None:
-        """The link reports these."""
         self.link.events += [
             event
             for event in events
@@ -83,23 +82,19 @@ class Bench:
             self.service.step()
 
     def hear(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> None:
-        """A device's message comes in over the link."""
         payload = self.cloud.devices[name].peer.seal(message, transfer)
         self.happen(Received(up(FLEET, name), payload))
 
     def told(self, name: str) -> list[Message]:
-        """The messages that the link was given for a device."""
         device = self.cloud.devices[name]
         sends = [send for send in self.link.sent if send.topic == down(FLEET, name)]
         return [device.read(send) for send in sends]
 
     def asked(self, name: str) -> bool:
-        """Whether the link was given a hint for a device."""
         topic = hint(FLEET, shard_of(name))
         return any(send.topic == topic for send in self.link.sent)
 
     def offer(self, name: str) -> None:
-        """A device sends its update for the order it was given last."""
         order = [message for message in self.told(name) if isinstance(message, Order)][-1]
         data = small_update(order)
         manifest = describe(data)
@@ -149,14 +144,11 @@ def test_it_answers_whoever_asks_and_names_a_second_coordinator(
     assert len(bench.link.sent) == said, "a doctor that measures hears it itself"
     assert not caplog.messages
     bench.happen(Received(itself, bytes(len(token))))
-    assert caplog.messages == [
-        "a second coordinator of this fleet has connected: stop one of the two"
-    ]
+    (said,) = caplog.messages
+    assert said == "a second coordinator of this fleet has connected: stop one of the two"
 
 
-def test_a_device_unlike_the_others_is_named(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_device_unlike_others_is_named(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sedge.cloud")
     summary = Summary("r", 3, "train", 2, 0, (), 0, 0, 0, 0, {}, distrusted={"b": 0.125})
     bench.service._report(RoundClosed(summary))
@@ -182,9 +174,7 @@ def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -
     assert bench.service.timer() == due
 
 
-def test_the_link_queues_nothing_of_strangers_and_floods(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_strangers_or_floods_are_queued(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.ingest.rate_limit.RATE", 0.0)
     bench.hear("a", a_hello("a"))
     floods = {up(FLEET, "stranger"): 0, up(FLEET, "a"): int(BURST) - COST[Kind.HELLO]}

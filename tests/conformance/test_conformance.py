@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.fleet import always
 
 from sedge_conformance.acts import play
 from sedge_conformance.stage import Act, Cut, Finding, Stage, StartModel, Step
@@ -132,22 +133,8 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
     # Mended and tried again, a client still has what an earlier play left on it.
     again = findings(client, bundle, incarnation=100)
     assert [finding for finding in (*found, *again) if not finding.good] == []
-    assert {
-        "3.3",
-        "3.5",
-        "3.6",
-        "5.17",
-        "7.2",
-        "8.1",
-        "8.2",
-        "8.3",
-        "9.3",
-        "B4",
-        "E14",
-        "T1",
-        "T3",
-        "T4",
-    } <= {finding.rule for finding in found}
+    rules = "3.3 3.5 3.6 5.17 7.2 8.1 8.2 8.3 9.3 B4 E14 T1 T3 T4"
+    assert set(rules.split()) <= {finding.rule for finding in found}
 
 
 def only_listens(stage: Stage) -> Act:
@@ -170,21 +157,12 @@ def test_what_the_broker_does_to_frames_is_not_the_clients_fault() -> None:
     assert [(finding.rule, finding.good) for finding in stage.findings] == [("3.6", False)]
 
 
-def always(value: object) -> Callable[..., object]:
-    """A function that returns this, whatever it is given."""
-
-    def function(*given: object) -> object:
-        return value
-
-    return function
+Fault = Callable[[Agent, pytest.MonkeyPatch], None]
 
 
-def believes_replays(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent.peer.window, "accept", always(True))
-
-
-def never_forgets(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent._store, "remove_update", always(None))
+def other(owner: Callable[[Agent], object], name: str, value: object) -> Fault:
+    """Something of an agent, or of a module, is another."""
+    return lambda agent, patch: patch.setattr(owner(agent), name, value)
 
 
 def drops_what_it_cannot_read(agent: Agent, patch: pytest.MonkeyPatch) -> None:
@@ -196,22 +174,6 @@ def drops_what_it_cannot_read(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(agent._declines, "message", only_read)
 
 
-def leaves_the_patch_out(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(start_vector, "_patch", always(None))
-
-
-def keeps_nothing(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(preparation, "tensor_slices", always(()))
-
-
-def hurries(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent._outbox, "busy", always(None))
-
-
-def sleeps_on(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent._outbox, "woken", always(None))
-
-
 class Anything:
     """Equal to every digest."""
 
@@ -220,18 +182,6 @@ class Anything:
 
     def digest(self) -> "Anything":
         return self
-
-
-def believes_the_model(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(global_model, "_hash", always(Anything()))
-
-
-def believes_the_patch(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(start_vector, "hashlib", SimpleNamespace(sha256=always(Anything())))
-
-
-def announces_too_little(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent._admission, "_announced", frozenset(CODECS))
 
 
 def keeps_the_last_trainings_version(agent: Agent, patch: pytest.MonkeyPatch) -> None:
@@ -269,33 +219,34 @@ def forgets_its_pair(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keyring, "answer", answer)
 
 
-@pytest.mark.parametrize(
-    ("fault", "rules"),
-    [
-        (believes_the_model, {"8.2"}),
-        (believes_the_patch, {"5.9"}),
-        (announces_too_little, {"5.7"}),
-        (keeps_the_last_trainings_version, {"9.1"}),
-        (works_every_order, {"5.7"}),
-        (forgets_its_pair, {"E14"}),
-        (waits_for_its_place, {"X20"}),
-        (believes_replays, {"3.6"}),
-        (never_forgets, {"3.6", "5.7", "7.2"}),  # it also offers where an order is played back
-        (drops_what_it_cannot_read, {"3.5"}),
-        (leaves_the_patch_out, {"5.9", "T1"}),
-        (keeps_nothing, {"T1", "T3"}),
-        (hurries, {"5.23"}),
-        (sleeps_on, {"7.2"}),
-    ],
-)
+BLIND = SimpleNamespace(sha256=always(Anything()))
+FAULTS: dict[str, tuple[Fault, set[str]]] = {
+    "believes the model": (other(always(global_model), "_hash", always(Anything())), {"8.2"}),
+    "believes the patch": (other(always(start_vector), "hashlib", BLIND), {"5.9"}),
+    "announces too little": (other(lambda a: a._admission, "_announced", {*CODECS}), {"5.7"}),
+    "keeps the last training's version": (keeps_the_last_trainings_version, {"9.1"}),
+    "works every order": (works_every_order, {"5.7"}),
+    "forgets its pair": (forgets_its_pair, {"E14"}),
+    "waits for its place": (waits_for_its_place, {"X20"}),
+    "believes replays": (other(lambda a: a.peer.window, "accept", always(True)), {"3.6"}),
+    # It also offers where an order is played back.
+    "never forgets": (
+        other(lambda a: a._store, "remove_update", always(None)),
+        {"3.6", "5.7", "7.2"},
+    ),
+    "drops what it cannot read": (drops_what_it_cannot_read, {"3.5"}),
+    "leaves the patch out": (other(always(start_vector), "_patch", always(None)), {"5.9", "T1"}),
+    "keeps nothing": (other(always(preparation), "tensor_slices", always(())), {"T1", "T3"}),
+    "hurries": (other(lambda a: a._outbox, "busy", always(None)), {"5.23"}),
+    "sleeps on": (other(lambda a: a._outbox, "woken", always(None)), {"7.2"}),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_client_is_shown_its_rule(
-    tmp_path: Path,
-    bundle: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Callable[[Agent, pytest.MonkeyPatch], None],
-    rules: set[str],
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    client = Client(tmp_path)
+    client, (fault, rules) = Client(tmp_path), FAULTS[name]
     fault(client.agent, monkeypatch)
     broken = {finding.rule for finding in findings(client, bundle) if not finding.good}
     assert broken == rules

@@ -27,7 +27,6 @@ OLD, OFFERED, JOINED = b"o" * 32, b"n" * 32, b"j" * 32
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> CloudConfig:
-    """What keeps the broker's passwords."""
     broker = BrokerConfig(device_password_file=str(tmp_path / "passwords"))
     return CloudConfig("bench", str(tmp_path / "state"), broker=broker)
 
@@ -43,7 +42,6 @@ def opens(cloud: CloudConfig, secret: bytes, name: str = "a") -> bool:
 
 
 def present(store: Store) -> bytes:
-    """The secret of device a."""
     return store.devices_named(["a"])["a"].secret
 
 
@@ -64,7 +62,6 @@ def join(store: Store, cloud: CloudConfig, name: str = "a") -> JoinRow:
 
 
 def reissue(store: Store, cloud: CloudConfig) -> None:
-    """``device reissue``, whole."""
     reissue_device(store, cloud, "a", Path(cloud.state_dir).parent / "new")
 
 
@@ -131,11 +128,9 @@ def test_a_join_that_a_reissue_overtakes(store: Store, cloud: CloudConfig) -> No
     """The broker cannot reload for a while; what was issued meanwhile stays."""
     store.add_device("a", OLD)
     row = join(store, cloud)
-    broken = msgspec.structs.replace(
-        cloud, broker=msgspec.structs.replace(cloud.broker, reload="false")
-    )
+    broken = msgspec.structs.replace(cloud.broker, reload="false")
     with pytest.raises(StorageError, match="reload"):
-        settle(store, broken)
+        settle(store, msgspec.structs.replace(cloud, broker=broken))
     assert opens(cloud, JOINED)
     reissue(store, cloud)
     settle(store, cloud)

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.cloud.contexts import a_layout
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
@@ -14,14 +15,13 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.errors import ConfigError, DataError
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Order
 
 OBP = RunConfig(strategy="fedobp", num_rounds=1, evaluate=False, options={"quantile": 0.9})
 
 
 def model_of(cloud: Cloud, name: str) -> Theta:
-    """A run's global model (n,)."""
     row = next(row for row in cloud.store.runs() if row.run == name)
     return RunStore(cloud.store).context(Run(row, cloud.store)).theta
 
@@ -37,9 +37,7 @@ def trained(folder: Path, config: RunConfig = OBP) -> Cloud:
 
 
 @pytest.mark.parametrize("broadcast", [BroadcastConfig(), BroadcastConfig(fraction=1.0)])
-def test_another_runs_model_is_the_first_one_exactly(
-    tmp_path: Path, broadcast: BroadcastConfig
-) -> None:
+def test_another_runs_model_is_taken_exactly(tmp_path: Path, broadcast: BroadcastConfig) -> None:
     """Also where the new run's broadcast is on a grid: what was learned is not rounded away."""
     cloud = trained(tmp_path)
     config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
@@ -55,9 +53,7 @@ def test_the_devices_own_models_come_along(tmp_path: Path) -> None:
     run_store = RunStore(cloud.store)
     runs = {row.run: Run(row, cloud.store) for row in cloud.store.runs()}
     for device in "ab":
-        one, other = (
-            run_store.client_model(runs[name], device).trained for name in (RUN, "second")
-        )
+        one, other = (run_store.client_model(runs[n], device).trained for n in (RUN, "second"))
         assert one is not None and other is not None and one.tobytes() == other.tobytes()
     cloud.restart()
     cloud.hello()
@@ -66,23 +62,11 @@ def test_the_devices_own_models_come_along(tmp_path: Path) -> None:
         assert orders["second"].patch_hash and not orders["fresh"].patch_hash
 
 
-def arrays(theta: Theta) -> dict[str, NDArray[np.generic]]:
-    return {name: values.copy() for name, values in LAYOUT.views(theta).items()}
-
-
-def saved(path: Path, tensors: dict[str, NDArray[np.generic]]) -> str:
-    np.savez(path, **tensors)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    return str(path)
-
-
-def without(tensors: dict[str, NDArray[np.generic]], name: str) -> dict[str, NDArray[np.generic]]:
-    return {key: values for key, values in tensors.items() if key != name}
-
-
-GOOD = arrays(random_theta(9))
+Tensors = dict[str, NDArray[np.generic]]
+GOOD: Tensors = {**LAYOUT.views(random_theta(9))}
 BIAS, WEIGHT = GOOD["head.bias"], GOOD["body.weight"]
-WRONG: dict[str, tuple[dict[str, NDArray[np.generic]], str]] = {
-    "missing": (without(GOOD, "head.bias"), "'head.bias' is missing"),
+WRONG: dict[str, tuple[Tensors, str]] = {
+    "missing": ({"body.weight": WEIGHT}, "'head.bias' is missing"),
     "shape": (
         GOOD | {"body.weight": WEIGHT[:, :-1]},
         r"'body.weight' is float32 \(100, 118\) there and float32 \(100, 119\) in the bundle",
@@ -94,24 +78,19 @@ WRONG: dict[str, tuple[dict[str, NDArray[np.generic]], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_file_with_other_tensors_is_refused_by_the_first_of_them(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_file_with_other_tensors_is_refused_by_the_first(tmp_path: Path, case: str) -> None:
     cloud, (tensors, said) = Cloud(tmp_path, config=None), WRONG[case]
-    source = saved(tmp_path / "model.npz", tensors)
+    source = str(tmp_path / "model.npz")
+    np.savez(source, **tensors)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=rf"--from: found .*model\.npz.*{said}"):
         start_run(cloud.store, "run", cloud.bundle, CONFIG, source=source)
     assert cloud.store.runs() == []
 
 
 def test_a_run_of_another_layout_is_refused(cloud: Cloud, tmp_path: Path) -> None:
-    layout = Layout.of(
-        [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (99,), Role.PARAMETER)]
-    )
+    layout = a_layout({"body.weight": (100, 119), "head.bias": (99,)})
     other = make_bundle(tmp_path / "other", layout)
-    with pytest.raises(
-        ConfigError, match=r"--from: found 'run', .*'head.bias' is float32 \(100,\)"
-    ):
+    with pytest.raises(ConfigError, match=r"--from: found 'run', .*'head.bias' is float32 \(100"):
         start_run(cloud.store, "second", other, CONFIG, source=RUN)
     with pytest.raises(ConfigError, match="run: found 'none', expected the name of a run"):
         start_run(cloud.store, "second", other, CONFIG, source="none")

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.cloud.admin.test_cloud_models import trained
@@ -17,7 +18,6 @@ from sedge_protocol.host.loop import lock_folder
 
 @pytest.fixture
 def home(tmp_path: Path, capsys: CAPSYS) -> Path:
-    """The folder that ``init`` made."""
     assert main(["init", str(tmp_path / "home"), "--fleet", "bench", "--url", unused()]) == 0
     capsys.readouterr()
     return tmp_path / "home"
@@ -79,25 +79,22 @@ def test_start_from_resume_and_delete(
     assert call(home, "run", "start", "second", *start) == 0
     assert call(home, "run", "resume", RUN, "--rounds", "2") == 0
     assert said(capsys).splitlines()[-2] == "run run continues, up to 2 rounds of training"
-    refused(
-        capsys, call(home, "run", "delete", RUN), "run: found 'run (running)', expected a run that"
-    )
+    refused(capsys, call(home, "run", "delete", RUN), "run: found 'run (running)', expected a run")
     assert call(home, "run", "stop", RUN) == 0
     assert call(home, "run", "delete", RUN, "--dry-run") == 0
     assert said(capsys).splitlines()[-1].startswith("run run would be deleted, and ")
     assert call(home, "run", "delete", RUN) == 0
     lines = said(capsys).splitlines()
     assert lines[0].startswith("run run is deleted, and ") and lines[2].startswith("freed: ")
-    refused(
-        capsys, call(home, "run", "delete", RUN), "run: found 'run', expected the name of a run"
-    )
+    refused(capsys, call(home, "run", "delete", RUN), "run: found 'run', expected the name")
     assert [row.run for row in cloud.store.runs()] == ["second"]
 
 
 def test_prune(home: Path, cloud: Cloud, capsys: CAPSYS) -> None:
     config = home / "cloud.toml"
     config.write_text(config.read_text() + "[keep]\nruns = 1\nrounds = 10\ngigabytes = 1.5\n")
-    cloud.store.add_run(cloud.run_row().__class__("old", "stopped", *_columns(cloud)))
+    old = msgspec.structs.replace(cloud.run_row(), run="old", status="stopped", created=0.0)
+    cloud.store.add_run(old)
     assert call(home, "prune", "--dry-run") == 0
     assert said(capsys).splitlines()[0] == "runs would be deleted: old"
     with lock_folder(cloud.folder / "state"):  # as the service holds it
@@ -106,11 +103,6 @@ def test_prune(home: Path, cloud: Cloud, capsys: CAPSYS) -> None:
     assert lines[0] == "runs deleted: old" and "will free the space" in lines[-1]
     assert call(home, "prune") == 0
     assert said(capsys).splitlines()[0] == "runs deleted: none"
-
-
-def _columns(cloud: Cloud) -> tuple[bytes, bytes, bytes, float]:
-    row = cloud.run_row()
-    return row.config, row.bundle, row.state, 0.0
 
 
 @in_a_folder
@@ -128,6 +120,5 @@ def test_backup_and_restore(home: Path, cloud: Cloud, tmp_path: Path, capsys: CA
     assert "run run: finished, 1 rounds closed" in said(capsys).splitlines()
     assert call(home, "run", "list") == 0
     assert "finished" in said(capsys)
-    refused(
-        capsys, call(home, "backup", str(tmp_path / "none" / "b.tar")), "No such file", expected=4
-    )
+    nowhere = str(tmp_path / "none" / "b.tar")
+    refused(capsys, call(home, "backup", nowhere), "No such file", expected=4)

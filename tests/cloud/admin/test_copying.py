@@ -21,9 +21,7 @@ from sedge_protocol.host.loop import lock_folder
 
 @pytest.fixture
 def busy(tmp_path: Path, engine: str) -> Cloud:
-    """A coordinator in its second round, with a's update."""
-    cloud = second_round(tmp_path / "cloud")
-    return cloud
+    return second_round(tmp_path / "cloud")
 
 
 @pytest.fixture(params=[FOLDER, "this kind"])
@@ -35,7 +33,6 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> Itera
 
 
 def all_of(store: Store) -> dict[str, list[tuple[object, ...]]]:
-    """Every row that is copied."""
     names = "meta devices runs rounds orders updates client_models traffic small_updates"
     return all_rows(store, names.split())
 
@@ -57,9 +54,7 @@ def test_a_fleet_goes_on_in_another_store(busy: Cloud, target: Store) -> None:
     assert busy.run_row().status == FINISHED
 
 
-def test_copying_goes_on_where_it_was_cut(
-    busy: Cloud, target: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copying_is_continued(busy: Cloud, target: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is looked at, and a blob that came damaged is copied again."""
     before, written = all_of(busy.store), list[bytes]()
     write = target.blobs.write

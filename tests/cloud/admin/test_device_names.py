@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cloud.test_cloud_main import call
+from tests.cloud.test_cloud_main import CAPSYS, call
 
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.templates import write_first_files
@@ -13,7 +13,7 @@ from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, SedgeError
 
 
-def test_many_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_at_once(tmp_path: Path, capsys: CAPSYS) -> None:
     """The command itself: a folder and a password each, and one word to the broker."""
     write_first_files(tmp_path, "test", "mqtt://127.0.0.1:1")
     config, reloaded = tmp_path / "cloud.toml", tmp_path / "reloaded"
@@ -34,7 +34,7 @@ def test_many_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not (tmp_path / "4").exists()
 
 
-def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: CAPSYS) -> None:
     write_first_files(tmp_path, "test", "mqtt://127.0.0.1:1")
     config = tmp_path / "cloud.toml"
     config.write_text(config.read_text() + "reload = \"sh -c 'echo no such unit >&2; exit 5'\"\n")
@@ -75,15 +75,12 @@ def test_lists_that_are_refused(tmp_path: Path, text: str | None, message: str) 
         device_names(None, None, file, {"c"}.intersection)
 
 
-def test_devices_come_with_secrets_and_tags(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_come_with_secrets_and_tags(tmp_path: Path, capsys: CAPSYS) -> None:
     """Who has a secret gets no folder; all get their line at the broker."""
     write_first_files(tmp_path, "test", "mqtt://127.0.0.1:1")
     listed, out = tmp_path / "list.csv", tmp_path / "devices"
-    listed.write_text(
-        f"device,Site,secret\nattic,,{'ab' * 32}\ncellar,hall b,\nroof,lab,{'cd' * 32}\n"
-    )
+    one, other = "ab" * 32, "cd" * 32
+    listed.write_text(f"device,Site,secret\nattic,,{one}\ncellar,hall b,\nroof,lab,{other}\n")
     assert call(tmp_path, "device", "add", "--names", str(listed), "--out", str(out)) == 0
     text = capsys.readouterr().out
     assert "enrolled with existing secrets: 2 devices" in text and "SIGHUP" in text

@@ -24,7 +24,6 @@ from sedge_protocol.layout import Theta
 
 
 def theta_in(path: Path) -> Theta:
-    """The vector (n,) in a file."""
     tensors = read_tensors(path)
     return LAYOUT.flatten({name: values.astype(np.float32) for name, values in tensors.items()})
 

@@ -146,14 +146,10 @@ def test_the_rounds_of_an_extended_run(
     assert rounds_of(config) == expected
 
 
-def test_a_deleted_run_leaves_nothing_and_the_others_alone(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_run_leaves_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the coordinator, which frees the space. Its name may come again."""
     monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
-    with pytest.raises(
-        ConfigError, match=r"'run \(running\)', expected a run that has ended: stop"
-    ):
+    with pytest.raises(ConfigError, match=r"'run \(running\)', expected a run that has ended"):
         delete_run(cloud.store, RUN)
     start_run(cloud.store, "other", cloud.bundle, msgspec.structs.replace(CONFIG, seed=7))
     cloud.restart()
@@ -186,7 +182,6 @@ def test_a_deleted_run_leaves_nothing_and_the_others_alone(
 def test_stopped_and_deleted_between_two_looks_of_the_service(cloud: Cloud) -> None:
     """What the coordinator is about to write for the run is refused: its rows would outlive it."""
     cloud.hello()
-
     stop_run(cloud.second_store(), RUN)
     delete_run(cloud.second_store(), RUN)
     cloud.answer("a", "b")
@@ -234,9 +229,7 @@ def test_deleted_and_begun_again_while_a_round_is_planned(
     assert cloud.order("a").model_hash == cloud.state().model_hash
 
 
-def test_what_devices_did_for_a_deleted_run_is_not_counted_for_the_next_of_its_name(
-    cloud: Cloud,
-) -> None:
+def test_what_was_done_for_a_deleted_run_counts_for_no_other_of_its_name(cloud: Cloud) -> None:
     cloud.hello()
     cloud.answer("a", "b")
     with closing(cloud.second_store()) as store:

@@ -32,9 +32,8 @@ def test_what_is_left_to_do(
     store: Store, tmp_path: Path, keys: dict[str, str], left: list[str]
 ) -> None:
     store.add_device("pi-1", bytes(32))
-    cloud = CloudConfig(
-        "bench", state_dir=str(tmp_path / "state"), broker=msgspec.convert(keys, BrokerConfig)
-    )
+    broker = msgspec.convert(keys, BrokerConfig)
+    cloud = CloudConfig("bench", state_dir=str(tmp_path / "state"), broker=broker)
     became = revoke_device(store, cloud, "pi-1")
     assert list(became.left) == left and not became.failure
     assert ("The broker has ended its connection" in became.done[-1]) is ("reload" in keys)
@@ -43,9 +42,7 @@ def test_what_is_left_to_do(
         revoke_device(store, cloud, "pi-2")
 
 
-def test_a_broker_that_cannot_be_told(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deaf_broker(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is revoked all the same, and the same again, once it can be told, is complete."""
     monkeypatch.setattr(revocation, "NOTIFY_S", 0.0)
     passwords = tmp_path / "passwords"

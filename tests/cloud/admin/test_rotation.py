@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 from tests.cloud.helper import a_hello
+from tests.cloud.test_cloud_main import CAPSYS
 
 from sedge_cloud.__main__ import main
 from sedge_cloud.facts.devices import versions_of
@@ -25,14 +25,14 @@ def begin(folder: Path, reload: bool = True) -> list[str]:
     for name, words in (("a", ("renew",)), ("b", ("renew",)), ("c", ())):
         row = store.device(name)
         assert row is not None
-        hello = msgspec.structs.replace(a_hello("x", codecs=words), version="0.0.9")
+        hello = a_hello("x", codecs=words, version="0.0.9")
         store.save_hello(row, 1, msgspec.msgpack.encode(hello))
     store.revoke_device("e")
     store.close()
     return ["-c", str(config), "device", "rotate"]
 
 
-def test_who_has_yet_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_has_yet_to_change(tmp_path: Path, capsys: CAPSYS) -> None:
     rotate = begin(tmp_path)
     assert main(rotate) == 0
     assert "no device still has to change its secret" in capsys.readouterr().out
@@ -59,9 +59,7 @@ def test_who_has_yet_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str
     store.close()
 
 
-def test_a_broker_whose_passwords_are_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broker_whose_passwords_are_elsewhere(tmp_path: Path, capsys: CAPSYS) -> None:
     rotate = begin(tmp_path, reload=False)
     assert main([*rotate, "a"]) == 2
     assert "broker.reload" in capsys.readouterr().err
@@ -69,13 +67,13 @@ def test_a_broker_whose_passwords_are_elsewhere(
     assert "device ids or --where, not both" in capsys.readouterr().err
 
 
-def test_agents_that_are_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agents_that_are_behind(tmp_path: Path, capsys: CAPSYS) -> None:
     """``device list`` says how many; revoked devices do not count."""
     config = begin(tmp_path)[1]
     store = open_folder(tmp_path / "state")
     row = store.device("b")
     assert row is not None
-    hello = msgspec.structs.replace(a_hello("y"), version=f"java {VERSION}")
+    hello = a_hello("y", version=f"java {VERSION}")
     store.save_hello(row, 2, msgspec.msgpack.encode(hello))
     expected = f"agents: 2 on 0.0.9 (behind), 1 on java {VERSION}; this coordinator is {VERSION}"
     assert main(["-c", config, "device", "list"]) == 0
@@ -87,9 +85,6 @@ def test_agents_that_are_behind(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert store.agent_versions() == {f"java {VERSION}": 1}
     assert main(["-c", config, "device", "list"]) == 0
     assert "behind" not in capsys.readouterr().out
-    assert [v.behind for v in versions_of({"0.0.9": 1, "9.0.0": 1, "mine": 1})] == [
-        True,
-        False,
-        False,
-    ]
+    known = versions_of({"0.0.9": 1, "9.0.0": 1, "mine": 1})
+    assert [version.behind for version in known] == [True, False, False]
     store.close()

@@ -29,9 +29,7 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     narrow = list(run_report(seen.reader, RUN, as_json=False, width=70))
     assert max(map(len, narrow[:6])) <= 70 and not any("received" in line for line in narrow)
     lines = list(run_report(seen.reader, RUN, as_json=False))
-    (counted,) = [
-        line for line in lines if line.startswith("since its start, the coordinator has counted")
-    ]
+    (counted,) = [line for line in lines if line.startswith("since its start, the coordinator")]
     assert counted.endswith("declined 1, rejected 1, updates 3, whole_models 1")
     lines = lines[: lines.index(next(line for line in lines if " open" in line))]
     assert [line.strip() for line in lines if line.startswith("      ")] == [
@@ -55,7 +53,7 @@ def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> 
     cloud = seen.cloud
     cloud.hello("a", "b")
     for device, why in {"a": "hot\n\x1b[2J", "b": "quiet hours", "c": "not asked"}.items():
-        cloud.say(device, msgspec.structs.replace(a_hello(device), waits=why))
+        cloud.say(device, a_hello(device, waits=why))
 
     def waiting() -> tuple[list[str], list[str]]:
         """Of the open round, and of the fleet."""

@@ -75,24 +75,17 @@ def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
     there = places(tmp_path)
     before = os.umask(umask)
     try:
-        write_service_files("home", None, None, there)
+        write_service_files("home", None, ["pi.local"], there)
     finally:
         os.umask(before)
     assert {mode(path) for path in (there.etc, there.broker)} == {0o755}
-    assert {mode(path) for path in (there.etc / "cloud.toml", there.drop_in)} == {0o644}
+    public = there.etc / "cloud.toml", there.etc / "ca.pem", there.drop_in
+    assert {mode(path) for path in public} == {0o644}
     assert mode(there.state) == 0o700
-
-
-def test_everything_has_its_owner(installed: Installed) -> None:
-    there = installed.places
-    secret = {there.etc / name for name in ("coordinator-password", "ca.key")}
-    secret |= set(there.broker.iterdir())
-    assert {path.name for path in there.broker.iterdir()} == {
-        "acl", "passwords", "broker.crt", "broker.key",
-    }  # fmt: skip
-    assert {mode(path) for path in secret} == {0o600}
-    assert mode(there.state) == 0o700
-    assert mode(there.etc / "cloud.toml") == mode(there.etc / "ca.pem") == 0o644
+    secrets = {path.name: path for path in there.broker.iterdir()}
+    assert secrets.keys() == {"acl", "passwords", "broker.crt", "broker.key"}
+    for path in (*secrets.values(), there.etc / "coordinator-password", there.etc / "ca.key"):
+        assert mode(path) == 0o600
 
 
 def test_the_certificate_names_the_hosts(installed: Installed) -> None:

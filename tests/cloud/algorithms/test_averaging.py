@@ -20,7 +20,6 @@ def vector(*values: float) -> Theta:
 
 
 def updates(weighted: Iterable[tuple[int, Theta]]) -> Iterator[Update]:
-    """Updates of these models, with these numbers of examples."""
     return (Update("d", count, theta) for count, theta in weighted)
 
 
@@ -34,9 +33,7 @@ def coded(rng: np.random.Generator, size: int, count: int | None) -> SparseVecto
 
 
 @pytest.mark.parametrize(("patch", "delta"), [(None, 7), (5, None), (0, 0), (5, 40), (50, 50)])
-def test_what_was_sent_is_averaged_like_the_whole_models(
-    patch: int | None, delta: int | None
-) -> None:
+def test_what_was_sent_is_averaged_like_whole_models(patch: int | None, delta: int | None) -> None:
     """The mean of patches and deltas on the global is that of the models they make.
 
     The models are rounded to float32 one by one, the sums only once: half an ulp of a model apart.
@@ -56,9 +53,8 @@ def test_what_was_sent_is_averaged_like_the_whole_models(
     found = mean_change(sent, old)
     whole = mean_change([Update(u.device, u.num_examples, u.trained) for u in sent], old)
     largest = max(float(np.abs(u.trained).max()) for u in sent)
-    np.testing.assert_allclose(
-        found, whole, rtol=0, atol=2 * float(np.spacing(np.float32(largest)))
-    )
+    spacing = float(np.spacing(np.float32(largest)))
+    np.testing.assert_allclose(found, whole, rtol=0, atol=2 * spacing)
     total = sum(u.num_examples for u in sent)
     for k in range(50):
         exact = Fraction(0)

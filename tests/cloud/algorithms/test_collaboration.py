@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sedge_cloud.algorithms import collaboration
 from sedge_cloud.algorithms.collaboration import (
     Masks,
     collaborators,
@@ -15,7 +16,6 @@ from sedge_cloud.algorithms.collaboration import (
 
 
 def masks_of(size: int, **critical: list[int]) -> Masks:
-    """The masks of named devices."""
     masks = Masks(size, 2**21)
     for device, elements in critical.items():
         masks.add(device, np.array(elements, np.intp))
@@ -42,6 +42,17 @@ def test_overlaps_are_what_counting_gives(size: int) -> None:
     assert found[1, 2] == found[2, 1] == 1
 
 
+@pytest.mark.parametrize("devices", [2, 3, 5, 40])
+def test_overlaps_do_not_depend_on_slices(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(devices)
+    masks = [rng.integers(0, 2**63, 1100, np.uint64) for _ in range(devices)]
+    whole = overlaps(masks)
+    monkeypatch.setattr(collaboration, "_LARGE", 0)
+    for slices in (1, 7, 32):
+        monkeypatch.setattr(collaboration, "_SLICES", slices)
+        assert overlaps(masks).tobytes() == whole.tobytes()
+
+
 @pytest.mark.parametrize(("count", "number"), [(2, 1), (7, 3), (30, 7)])
 def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
@@ -61,19 +72,13 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert threshold(overlap, 3, 3) == 0.9
 
 
-# Samples ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 999)])
 def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> None:
     places = sampled_places(size, sample)
     assert places is not None
     edges = np.arange(sample + 1) * size // sample
-    assert (edges[:-1] <= places).all()
-    assert (places < edges[1:]).all()
-    again = sampled_places(size, sample)
-    assert again is not None
-    np.testing.assert_array_equal(places, again)
+    assert (edges[:-1] <= places).all() and (places < edges[1:]).all()
+    np.testing.assert_array_equal(places, sampled_places(size, sample))
     assert sampled_places(sample, sample) is None
 
 

@@ -1,24 +1,24 @@
 """Head, body and norms of layouts as PyTorch names them."""
 
 import pytest
+from tests.cloud.contexts import a_layout
 
 from sedge_cloud.algorithms.layers import body, head
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.layout import Layout, Role
 
-LAYOUT = Layout.of(
-    [
-        ("block.0.weight", (4, 1, 3, 3), Role.PARAMETER),
-        ("block.1.weight", (4,), Role.PARAMETER),
-        ("block.1.bias", (4,), Role.PARAMETER),
-        ("block.1.running_mean", (4,), Role.STATISTIC),
-        ("fc1.weight", (5, 4), Role.PARAMETER),
-        ("fc1.bias", (5,), Role.PARAMETER),
-        ("norm.weight", (5,), Role.PARAMETER),
-        ("norm.bias", (5,), Role.PARAMETER),
-        ("fc10.weight", (3, 5), Role.PARAMETER),
-        ("fc10.bias", (3,), Role.PARAMETER),
-    ]
+LAYOUT = a_layout(
+    {
+        "block.0.weight": (4, 1, 3, 3),
+        "block.1.weight": (4,),
+        "block.1.bias": (4,),
+        "block.1.running_mean": (4,),
+        "fc1.weight": (5, 4),
+        "fc1.bias": (5,),
+        "norm.weight": (5,),
+        "norm.bias": (5,),
+        "fc10.weight": (3, 5),
+        "fc10.bias": (3,),
+    }
 )
 
 
@@ -32,6 +32,6 @@ def test_an_unknown_name_lists_the_known(name: str) -> None:
 def test_something_must_be_left_for_the_body() -> None:
     with pytest.raises(ConfigError, match="fewer tensors, so that some are left for the body"):
         head(LAYOUT, ("block", "fc1", "norm", "fc10"))
-    alone = Layout.of([("fc.weight", (2, 2), Role.PARAMETER)])
+    alone = a_layout({"fc.weight": (2, 2)})
     with pytest.raises(ConfigError, match="fewer tensors"):
         body(alone)

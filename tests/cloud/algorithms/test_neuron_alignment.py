@@ -18,9 +18,6 @@ def shuffled(channels: tuple[int, ...], rng: np.random.Generator) -> Choice:
     return [rng.permutation(count) for count in channels]
 
 
-# Permutations and identity.
-
-
 @pytest.mark.parametrize(
     ("kind", "solver"), [("plain", "emd"), ("residual", "sinkhorn"), ("residual", "assign")]
 )
@@ -38,9 +35,6 @@ def test_a_permuted_copy_is_recovered(kind: str, solver: Solver) -> None:
         np.testing.assert_array_equal(found.theta, theta)
     else:
         np.testing.assert_allclose(found.theta, theta, atol=1e-3)
-
-
-# Order and sides.
 
 
 def test_an_embedding_and_a_transposed_convolution_make_channels_too() -> None:

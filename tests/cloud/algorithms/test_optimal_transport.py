@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.fleet import always
 
 from sedge_cloud.algorithms import optimal_transport as transport
 from sedge_cloud.algorithms.optimal_transport import Matrix, Solver, plan_between
@@ -19,21 +20,11 @@ def a_cost(shape: tuple[int, int], seed: int = 0) -> Matrix:
     return np.random.default_rng(seed).exponential(size=shape)
 
 
-def _huge(*_: int) -> int:
-    return 10**9
-
-
-def _nothing(_: str) -> None:
-    return None
-
-
 @pytest.mark.parametrize("shape", [(6, 8), (8, 6), (3, 3), (4, 2)])
-def test_both_exact_ways_give_one_plan(
-    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exact_ways_give_one_plan(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     cost = a_cost(shape)
     by_copies = plan_between(cost, "emd")
-    monkeypatch.setattr(transport, "lcm", _huge)
+    monkeypatch.setattr(transport, "lcm", always(10**9))
     np.testing.assert_allclose(plan_between(cost, "emd"), by_copies, atol=1e-15)
 
 
@@ -71,7 +62,7 @@ def test_refuses_what_is_no_cost(cost: object) -> None:
 
 
 def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "find_spec", _nothing)
+    monkeypatch.setattr(transport, "find_spec", always(None))
     for solver, shape in product(EXACT, [(2, 2), (3, 2)]):
         with pytest.raises(ConfigError, match=r"sedge-fl\[subflot\]") as caught:
             plan_between(a_cost(shape), solver)

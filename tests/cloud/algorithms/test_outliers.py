@@ -44,13 +44,8 @@ def test_who_points_elsewhere_is_shortened() -> None:
     against = Update("against", 7, THETA, None, vector({2: -1.0, 5: 0.1}))
     narrow = [replace(moved("n", by, THETA[:5]), width=1) for by in (-1.0, 1.0)]
     everyone = [*updates, aside, against, *narrow, Update("still", 7, THETA)]
-    factors = dict(
-        zip(
-            (u.device for u in everyone),
-            filter_outliers(everyone, Robust(clip=2)).factors,
-            strict=True,
-        )
-    )
+    found = filter_outliers(everyone, Robust(clip=2)).factors
+    factors = {u.device: factor for u, factor in zip(everyone, found, strict=True)}
     assert 0 < factors.pop("aside") < 1 and factors.pop("against") == 0
     assert factors.pop("a") == pytest.approx(2 / 3, rel=0.2), "clipped, nothing else"
     assert set(factors.values()) == {1.0}
@@ -90,9 +85,7 @@ def test_two_of_ten_pull_less_than_the_eight(seed: int) -> None:
 
 def test_krum_wants_one_width() -> None:
     updates = [moved("a", 1.0), moved("b", 1.0), moved("c", 1.0, THETA[:5])]
-    assert (
-        len(list(filter_outliers(updates, Robust()))) == 3
-    )  # lengths can be compared, places cannot
+    assert len(list(filter_outliers(updates, Robust()))) == 3  # lengths can be compared
     with pytest.raises(StrategyError, match=r"krum: updates of \[5, 10\] elements"):
         filter_outliers(updates, Robust(rule="krum"))
 

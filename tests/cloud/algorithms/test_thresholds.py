@@ -14,9 +14,6 @@ def f32(*values: float) -> NDArray[np.float32]:
     return np.array(values, np.float32)
 
 
-# The share of all scores.
-
-
 @pytest.mark.parametrize(
     ("scores", "energy", "most", "expected"),
     [

@@ -8,11 +8,12 @@ import pytest
 from tests.cloud.forms import PLAIN, Plain, context_of, layout_of
 from tests.cloud.helper import RUN, Cloud, random_theta, report_for
 
+from sedge_cloud.algorithms.submodels import form_of
 from sedge_cloud.algorithms.width_policy import WIDTH, WidthPolicy
 from sedge_cloud.config import RunConfig
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import SparseVector, encode
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import encode_update
 
@@ -30,12 +31,10 @@ def test_rates_are_dealt_out_by_the_devices_number() -> None:
     sized = WidthPolicy(dropped=(0.75, 0.0, 0.5))
     found = [width(sized, ClientModel(device=f"device-{d:02d}")) for d in range(7)]
     assert found == [3, 0, 2, 3, 0, 2, 3]
-    names = [f"camera-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
-    dealt = {width(sized, ClientModel(device=name)) for name in names}
-    assert dealt == {3, 0, 2}
-    assert [width(sized, ClientModel(device=n)) for n in names] == [
-        width(sized, ClientModel(device=n, memory_mb=5, step_s=9)) for n in names
-    ]
+    cameras = [ClientModel(device=f"camera-{letter}") for letter in "abcdefghijklmnopqrstuvwxyz"]
+    dealt = [width(sized, camera) for camera in cameras]
+    assert set(dealt) == {3, 0, 2}
+    assert [width(sized, replace(c, memory_mb=5, step_s=9)) for c in cameras] == dealt
 
 
 @pytest.mark.parametrize(("memory_mb", "expected"), [(0, 0), (255, 3), (256, 2), (1024, 0)])
@@ -99,6 +98,9 @@ def test_a_slow_device_is_measured_in_what_it_has_trained(tmp_path: Path) -> Non
 
 
 def test_refuses_what_the_bundles_do_not_have() -> None:
+    for wrong in (-1, 4):
+        with pytest.raises(StrategyError, match=f"width {wrong}: the run has 4"):
+            form_of(CONTEXT, wrong)
     with pytest.raises(ConfigError, match=r"dropped: found \[0.3\], expected .*\[0.0, 0.25"):
         WidthPolicy(dropped=(0.0, 0.3)).width_of(CONTEXT, ClientModel())
     with pytest.raises(ConfigError, match=r"dropped: found \[0.5\], expected .*\[0.0\]"):

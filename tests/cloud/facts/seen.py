@@ -41,7 +41,6 @@ class Seen:
         return self._begun + self.cloud.now
 
     def restart(self) -> None:
-        """The service begins anew on what the last one has left."""
         self.recorder = Recorder(self.cloud.core, self.cloud.wall)
         self.recorder.link(True, self.cloud.now)
 
@@ -70,7 +69,6 @@ class Seen:
         return {(p.code, p.subject): p.text for p in self.facts(later, alive).problems}
 
     def gone(self, name: str) -> None:
-        """A device's connection ends."""
         self.cloud.say(name, Goodbye(a_hello(name).nonce))
 
     def round(self, *names: str) -> None:

@@ -75,13 +75,13 @@ def gone(seen: Seen) -> None:
 
 def gated(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
-    seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits="31 % battery"))
+    seen.cloud.say("b", a_hello("b", waits="31 % battery"))
 
 
 def all_but_one_gated(seen: Seen) -> None:
     for name in "abc":
         waits = "" if name == "a" else "31 % battery"
-        seen.cloud.say(name, msgspec.structs.replace(a_hello(name), waits=waits))
+        seen.cloud.say(name, a_hello(name, waits=waits))
     seen.cloud.poll()
 
 
@@ -159,12 +159,7 @@ def full(seen: Seen) -> None:
         (rejected, "device_rejected", "c", "rejected: malformed: update.train_loss: nan"),
         (distrusted, "device_distrusted", "c", "round 1 was unlike the others"),
         (revoked, "device_revoked", "c", "declined round 1: revoked"),
-        (
-            gone,
-            "round_below_quorum",
-            "run",
-            "round 1 cannot reach its quorum of 3 updates: a is offline and b is offline. At ",
-        ),
+        (gone, "round_below_quorum", "run", "quorum of 3 updates: a is offline and b is offline. At "),
         (gated, "device_waits", "b", "waits: 31 % battery; round 1 continues without it"),
         (unable, "device_unable", "c", "lacks a backend of"),
         (wrong_clock, "device_unheard", "c", "start at 1970-01-01 00:00:01 UTC by its clock is before"),
@@ -208,9 +203,7 @@ def test_a_distrusted_device_is_forgiven_once_three_updates_have_counted(tmp_pat
 def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
     seen = Seen(tmp_path, MANY, [f"pi-{number}" for number in range(50)])
     seen.cloud.hello("pi-0")
-    assert not [
-        code for code, _ in seen.found() if code == "device_never"
-    ]  # who could be so quick?
+    assert "device_never" not in {code for code, _ in seen.found()}  # who could be so quick?
     found = seen.found(DEPLOYED.total_seconds() + 1)
     text = found["device_never", "devices"]
     assert text == "49 enrolled devices are not yet deployed: none of them has ever connected"
@@ -232,7 +225,7 @@ def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None
     seen = Seen(tmp_path, MANY)
     cloud = seen.cloud
     for name in "abc":
-        cloud.say(name, msgspec.structs.replace(a_hello(name), max_packet=16_000))
+        cloud.say(name, a_hello(name, max_packet=16_000))
     cloud.poll()
 
     def doing(name: str) -> tuple[str, float | None]:
@@ -354,9 +347,7 @@ def test_the_disk(
     assert {code for code, _ in seen.found()} == ({code} if code else set())
 
 
-def test_a_busy_fleet_is_told_of_the_disk_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_fleet_hears_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something is written every second there, so that no sign of life is ever due."""
     seen = Seen(tmp_path, MANY)
     disk = SimpleNamespace(free=10**6, total=10**12)

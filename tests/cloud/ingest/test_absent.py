@@ -61,9 +61,7 @@ def test_of_more_than_are_asked_at_a_time_others_are_asked_the_next_time(
 
 
 @pytest.mark.parametrize("read", ["names", "devices_named"])
-def test_what_could_not_be_read_after_an_outage_is_read_soon_after(
-    tmp_path: Path, read: str
-) -> None:
+def test_what_could_not_be_read_after_an_outage_is_read_soon(tmp_path: Path, read: str) -> None:
     """Nobody is waited for meanwhile: the leader's next turn is not due at once, again and again."""
     cloud = Cloud(tmp_path, None, ("a", "b"))
     cloud.store.save_sessions([SessionRow("a", online=True)])

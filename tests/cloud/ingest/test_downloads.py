@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.helper import LAYOUT, RUN, Cloud, began, pieces, random_theta, update
+from tests.cloud.helper import FLEET, LAYOUT, RUN, Cloud, began, pieces, random_theta, update
 
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.runs.named_blobs import NamedBlob
@@ -20,7 +20,6 @@ GATHER_S = 1.0
 BLOB = np.random.default_rng(0).bytes(200_000)  # four chunks
 SHARED = describe(BLOB)
 PATCH = np.random.default_rng(1).bytes(MAX_INLINE_BYTES + 1)
-FLEET = "bench"
 
 
 @pytest.fixture
@@ -45,52 +44,43 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
     data[-1] ^= 1
     path.write_bytes(data)
     ask(downloads, "a", {0, 3}, 1, now=10.0)
-    with pytest.raises(
-        StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not match its digest"
-    ):
+    with pytest.raises(StorageError, match=f"{SHARED.sha256.hex()}: chunk 3 does not match"):
         downloads.poll(10.0, 9)
     ask(downloads, "a", {0}, 1, now=11.0)
     assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
 
 
-def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
-    """A device asks for all of the patch of a device."""
-    manifest = describe(PATCH)
-    own = [NamedBlob(manifest, 0, "a blob")] if owner == asker else []
+def ask_own(downloads: Downloads, device: str, patch: bytes, now: float) -> None:
+    """A device asks for all of its patch, while it may fetch the shared blob as well."""
+    manifest = describe(patch)
     bitmap = to_bitmap(range(manifest.count), manifest.count)
-    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5, "a blob"), *own], now)
+    named = [NamedBlob(SHARED, 5, "a blob"), NamedBlob(manifest, 0, "a blob")]
+    downloads.request(device, manifest.transfer, bitmap, named, now)
 
 
 def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
     patch = np.random.default_rng(7).bytes(150_000)
     BlobFolder(tmp_path).write(patch)
-    own = describe(patch)
 
     def flood() -> None:  # of a private blob and of a shared one
-        bitmap = to_bitmap(range(own.count), own.count)
-        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0, "a blob")], 0.0)
+        ask_own(downloads, "flooder", patch, 0.0)
         ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
 
     flood()
-    private(downloads, "a", "a", now=0.0)
+    ask_own(downloads, "a", PATCH, 0.0)
     sent: list[str | None] = []
-    for _ in range(own.count + SHARED.count + 1):
+    for _ in range(describe(patch).count + SHARED.count + 1):
         sent += [owner for owner, *_ in downloads.poll(0.0, 2)]
         flood()
     assert "a" in sent and sent.count("flooder") > 1 and sent.count(None) > 1
 
 
-def test_patches_go_out_in_the_order_they_were_asked_for(
-    downloads: Downloads, tmp_path: Path
-) -> None:
+def test_patches_go_out_in_the_order_of_the_requests(downloads: Downloads, tmp_path: Path) -> None:
     """Each whole before the next, and only those that wait are looked at."""
     patches = {name: np.random.default_rng(i).bytes(150_000) for i, name in enumerate("abc")}
     for name, patch in patches.items():
-        manifest = describe(patch)
         BlobFolder(tmp_path).write(patch)
-        bitmap = to_bitmap(range(manifest.count), manifest.count)
-        own = [NamedBlob(manifest, 0, "a blob")]
-        downloads.request(name, manifest.transfer, bitmap, own, ord(name) / 100)
+        ask_own(downloads, name, patch, ord(name) / 100)
     sent: list[tuple[str | None, int]] = []
     while (at := downloads.timer()) is not None:
         assert at <= 1.0
@@ -112,7 +102,6 @@ def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> N
 
 
 def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Message]:
-    """A device asks for all of a blob."""
     bitmap = to_bitmap(range(manifest.count), manifest.count)
     return cloud.say(name, Get(RUN, number, bitmap), manifest.transfer)
 
@@ -182,9 +171,7 @@ def test_a_foreign_patch_is_not_to_be_had(tmp_path: Path) -> None:
     assert cloud.sends(topics.blob(FLEET, patch.transfer)) == []
 
 
-def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_a_blob_that_cannot_be_read_is_noted_and_asked_again(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
     model = cloud.order("a").model
     name = model.sha256.hex()

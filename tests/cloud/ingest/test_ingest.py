@@ -117,7 +117,7 @@ def test_a_fleet_of_two_protocol_versions_closes_a_round(tmp_path: Path) -> None
     cloud.load()
     new = cloud.devices["a"]
     new.peer = Peer(new.topic, new.keys.up, new.keys.down, 2, 0, versions=(2, 3, 4))
-    welcome = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2, 3, 4)))[0]
+    welcome = cloud.say("a", a_hello("x", versions=(2, 3, 4)))[0]
     assert isinstance(welcome, Welcome) and welcome.versions == (2, 3)
     new.peer.agree(welcome.versions)
     cloud.say("b", a_hello("y"))
@@ -143,13 +143,13 @@ def test_a_coordinator_that_starts_speaks_as_the_last_hello_said(tmp_path: Path)
         cloud.load()
         receipt = cloud.core.devices["a"].peer.seal(Committed(RUN, 1, bytes(32)))
         assert receipt[2] == incarnation
-        cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2, 3, 4)))
+        cloud.say("a", a_hello("x", versions=(2, 3, 4)))
 
 
 def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
     cloud.hello()
     assert cloud.core.open[RUN].present == {"a", "b"}
-    (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
+    (refusal,) = cloud.say("a", a_hello("x", versions=(7,)))
     assert refusal == Refusal("version", "protocol versions 7, this side speaks 2")
     assert not cloud.core.devices["a"].online
     assert cloud.core.open[RUN].present == {"b"}
@@ -216,7 +216,7 @@ def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud) -> None:
 def test_a_device_that_leaves_is_revoked_and_told_so(cloud: Cloud) -> None:
     cloud.hello()
     for _ in range(2):  # the answer is lost
-        cloud.say("b", msgspec.structs.replace(a_hello("b"), leaves=True))
+        cloud.say("b", a_hello("b", leaves=True))
         assert cloud.core.open[RUN].present == {"a"}  # although the agent's goodbye was lost
     assert "device b leaves the fleet" in cloud.notes(logging.INFO)
     assert "device b is revoked" in cloud.notes(logging.WARNING)
@@ -228,7 +228,7 @@ def test_a_round_does_not_wait_for_a_device_that_leaves(cloud: Cloud) -> None:
     cloud.load()
     cloud.hello()
     cloud.answer("a", "b")
-    cloud.say("c", msgspec.structs.replace(a_hello("c"), leaves=True))
+    cloud.say("c", a_hello("c", leaves=True))
     cloud.load()
     cloud.poll()
     assert cloud.store.orders(RUN, 1)[-1].declined == "revoked"

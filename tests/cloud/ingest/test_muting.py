@@ -14,7 +14,6 @@ from sedge_protocol.wire.topics import SHARDS, all_up, shard_of, up
 
 
 def flood(cloud: Cloud, seconds: float, rate: float) -> None:
-    """So many frames a second from device a."""
     for _ in range(int(10 * seconds)):
         for _ in range(int(rate / 10)):
             cloud.give("a", b"not a frame")
@@ -42,9 +41,8 @@ def flooded(cloud: Cloud) -> Cloud:
 def test_only_the_others_are_listened_to(flooded: Cloud) -> None:
     others = {f"{shard:02x}" for shard in range(SHARDS)} - {shard_of("a")}
     assert listening(flooded) == {all_up(FLEET, shard) for shard in others}
-    assert "device a is flooding; its messages are ignored for 60 s" in flooded.notes(
-        logging.WARNING
-    )
+    notes = flooded.notes(logging.WARNING)
+    assert "device a is flooding; its messages are ignored for 60 s" in notes
     assert shard_of("d0") == shard_of("a")
     open_store(flooded.folder / "state").add_device("d0", bytes(32))
     flooded.load()

@@ -36,9 +36,8 @@ def test_doctors_in_a_row_are_no_flood(cloud: Cloud) -> None:
     for number in range(3):
         hello = Hello(DOCTOR + bytes([number] * 8), "0.1.0", versions=VERSIONS)
         for padding in (0, *PACKET_SIZES, *([SMALL] * len(PACKET_SIZES))):
-            padded = msgspec.structs.replace(
-                hello, padding=bytes(min(padding, MAX_BODY_BYTES - 200))
-            )
+            size = min(padding, MAX_BODY_BYTES - 200)
+            padded = msgspec.structs.replace(hello, padding=bytes(size))
             (answer,) = cloud.give("a", doctor.peer.seal(padded))
             assert isinstance(answer, Welcome)
     assert cloud.core.counters["flood"] == 0
@@ -68,9 +67,7 @@ def test_a_flood_of_offers_is_cut_and_said_once(cloud: Cloud) -> None:
     assert all(isinstance(message, Reject) for answer in heard for message in answer)
     assert not any(answers[-100:])
     cloud.poll()
-    assert (
-        len([text for text in cloud.notes(logging.WARNING) if "messages per second" in text]) == 1
-    )
+    assert sum("messages per second" in text for text in cloud.notes(logging.WARNING)) == 1
     # The others are heard meanwhile, and it is again when it has calmed down.
     assert isinstance(cloud.say("b", a_hello("again"))[0], Welcome)
     cloud.poll(1.0)
@@ -111,9 +108,7 @@ def test_a_get_pays_for_the_chunks_that_it_queues(cloud: Cloud) -> None:
     assert heard == (BURST - COST[Kind.HELLO]) // (COST[Kind.GET] + order.model.count)
 
 
-def test_an_offer_for_a_run_that_never_was_reads_no_runs(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offer_for_no_run_reads_no_runs(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.hello("a")
     monkeypatch.setattr(cloud.store, "runs", lambda: pytest.fail("read every run's state"))
     (answer,) = cloud.say("a", Offer("nothing", 1, MANIFEST, 1, BLOB), MANIFEST.transfer)
@@ -146,7 +141,6 @@ def test_the_log_takes_so_many_lines_of_a_sender(cloud: Cloud) -> None:
 
 def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(cloud: Cloud) -> None:
     """It is not a stranger's, and the coordinator goes on."""
-
     with failing(cloud.store, "devices_named", StorageError("the server is away")):
         assert cloud.say("a", a_hello("lost")) == []
         cloud.poll()

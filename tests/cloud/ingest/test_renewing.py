@@ -30,7 +30,6 @@ def numbers(cloud: Cloud) -> list[tuple[int, int]]:
 
 
 def known(cloud: Cloud) -> bytes:
-    """The coordinator's secret of device a."""
     row = cloud.store.device("a")
     assert row is not None
     return row.secret
@@ -145,9 +144,8 @@ def test_the_next_change_of_a_secret_does_not_wait(cloud: Cloud) -> None:
     renew = asked(cloud)
     message, secret = join(renew)
     cloud.say("a", message)
-    cloud.say(
-        "a", join(renew, "a", private_key(bytes(31) + b"e"))[0]
-    )  # held, and void with the first
+    held, _ = join(renew, "a", private_key(bytes(31) + b"e"))  # and void with the first
+    cloud.say("a", held)
     cloud.devices["a"] = Device("a", secret=secret)
     cloud.say("a", a_hello("new", codecs=("renew",)))
     assert known(cloud) == secret

@@ -20,6 +20,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import MAX_AHEAD_S, VERSIONS
 from sedge_protocol.wire.messages import Hello, Message, Refusal, Welcome
+from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down, up
 
 NOW_S = 1_800_000_000
@@ -28,7 +29,6 @@ STARTED = Welcome(bytes(16), VERSION, VERSIONS, devices=2)
 
 
 def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
-    """Who is sent what."""
     devices = {down(FLEET, name): Device(name) for name in ("a", "b", "c")}
     sends = [effect for effect in found if isinstance(effect, Send)]
     return [(devices[send.topic].name, devices[send.topic].read(send)) for send in sends]
@@ -68,7 +68,7 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> 
 def test_an_overtaken_hello_does_not_undo_what_the_later_one_says(cloud: Cloud) -> None:
     """Otherwise a device whose disk has room again would count as waiting until its next connection."""
     waiting, ready = (
-        cloud.devices["a"].peer.seal(msgspec.structs.replace(a_hello(nonce), waits=waits))
+        cloud.devices["a"].peer.seal(a_hello(nonce, waits=waits))
         for nonce, waits in (("1", "no space left"), ("2", ""))
     )
     assert cloud.give("a", ready)
@@ -89,6 +89,35 @@ def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
     assert cloud.give("a", later.peer.seal(a_hello("later"))) == []
     cloud.now += 60  # the bound moves on with time
     assert cloud.give("a", later.peer.seal(a_hello("later")))
+
+
+def test_a_device_that_has_heard_a_newer_start_is_heard_again(cloud: Cloud) -> None:
+    """It hears no answer, and repeats its hello; one that says something new is no repeat."""
+    cloud.say("a", a_hello())
+    device, keys = cloud.devices["a"], cloud.devices["a"].keys
+    assert all(map(device.opens, cloud.sends(down(FLEET, "a"))))
+    newer = cloud.store.next_incarnation(1)
+    another = Peer(down(FLEET, "a"), keys.down, keys.up, newer, 0)
+    assert device.opens(another.message(STARTED))
+
+    def hears(hello: Hello) -> bool:
+        cloud.effects.clear()
+        cloud.say("a", hello)
+        return device.opens(cloud.sends(down(FLEET, "a"))[0])
+
+    news = [a_hello(num_train=n) for n in range(5)]
+    assert not any(map(hears, news))
+    assert [hears(news[-1]) for _ in range(4)] == [False, False, True, True]
+    assert another.incarnation == newer < cloud.store.next_incarnation(1) - 1
+
+
+def test_one_new_start_count_a_minute_serves_all_that_hear_none(cloud: Cloud) -> None:
+    for _ in range(9):
+        for name in "ab":
+            assert cloud.say(name, a_hello())
+    notes = cloud.notes(logging.WARNING)
+    assert [note.split()[1] for note in notes] == ["a", "b"]
+    assert cloud.store.next_incarnation(1) == cloud.core.devices["a"].peer.incarnation + 1
 
 
 @on_both
@@ -141,9 +170,7 @@ def test_a_damaged_secret_is_an_error(fleet: DeviceRegistry, store: Store) -> No
 
 
 @on_both
-def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
-    fleet: DeviceRegistry, store: Store
-) -> None:
+def test_who_was_refused_before_its_enrolment_is_asked(fleet: DeviceRegistry, store: Store) -> None:
     assert fleet.sender(up(FLEET, "c")) is None
     store.add_devices({"c": secret_of("c"), "d": secret_of("d")})
     (welcome,) = read(fleet.load(0.0))
@@ -172,7 +199,6 @@ def test_of_those_that_are_offline_the_last_needed_are_kept(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run for onnxruntime."""
     return Cloud(tmp_path_factory.mktemp("fleet")).core.runs[RUN]
 
 

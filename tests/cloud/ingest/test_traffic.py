@@ -54,19 +54,15 @@ def test_a_round_of_three(tmp_path: Path) -> None:
 
 def test_bytes_over_http_count_apart_as_devices_report_them(tmp_path: Path) -> None:
     cloud = began(tmp_path)
+    nothing = encode(SparseVector(LAYOUT.size, np.empty(0, np.uint32), np.empty(0, np.float32)))
     for name, came in (("a", 5000), ("b", 700)):
         order = cloud.order(name)
-        cloud.offer(name, encode_update(report_for(order, http_bytes=came), exactly_zero()))
+        cloud.offer(name, encode_update(report_for(order, http_bytes=came), nothing))
     cloud.poll()
     (closed,) = [row for row in cloud.store.rounds(RUN) if row.parts]
     parts = msgspec.msgpack.decode(closed.parts, type=RoundParts)
     assert parts.http == read_sums(cloud.store.sums(RUN)).http == 5700
     assert parts.down == sum(row.down for row in cloud.store.traffic(RUN, 1))
-
-
-def exactly_zero() -> bytes:
-    """A coded delta without an element."""
-    return encode(SparseVector(LAYOUT.size, np.empty(0, np.uint32), np.empty(0, np.float32)))
 
 
 def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_path: Path) -> None:

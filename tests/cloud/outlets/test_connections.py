@@ -81,9 +81,7 @@ def test_many_silent_connections_leave_the_process_its_handles(
         assert 0 < still_open(strangers) <= few_handles // 4
 
 
-def test_a_newcomer_finds_room_when_all_are_at_work(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newcomer_finds_room_when_all_work(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     with ExitStack() as stack:
         for _ in range(3):
@@ -95,9 +93,7 @@ def test_a_newcomer_finds_room_when_all_are_at_work(
         assert site.ask("/healthz") == (200, "ok\n")
 
 
-def test_a_client_that_takes_no_answers_is_closed(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_reads_nothing_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.5)
     requests = b"GET /api/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
     with (
@@ -125,15 +121,11 @@ def test_a_connection_without_a_request_is_closed_and_a_stream_is_not(
         wait_for_close(half)
         site.seen.cloud.hello("b")
         site.seen.record()
-        assert (
-            answer.readline() == b"retry: 3000\n"
-        )  # and a change comes after the others were closed
+        assert answer.readline() == b"retry: 3000\n"  # and a change comes after the others closed
         assert any(line == b"event: change\n" for line in iter(answer.readline, b""))
 
 
-def test_a_connection_that_had_an_answer_is_closed_too(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answered_connection_is_closed_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.2)
     with closing(socket.create_connection(("127.0.0.1", site.server.port), 20)) as kept:
         kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -142,9 +134,7 @@ def test_a_connection_that_had_an_answer_is_closed_too(
         wait_for_close(kept)
 
 
-def test_what_strangers_do_is_no_flood_of_log_lines(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_strangers_do_floods_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Requests that are no HTTP; and connections that cannot be accepted, as every handle is taken."""
     for _ in range(20):
         with closing(socket.create_connection(("127.0.0.1", site.server.port), 20)) as one:

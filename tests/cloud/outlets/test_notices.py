@@ -1,4 +1,4 @@
-"""Notices: what is told, how often, and that a receiver that fails is logged once."""
+"""Notices and the log of problems: what is told, how often, and that a failing receiver is logged once."""
 
 import http.server
 import json
@@ -14,16 +14,16 @@ import msgspec
 import pytest
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.facts.records import Code, Problem
+from sedge_cloud.facts.records import Code, Problem, Severity
 from sedge_cloud.outlets.notices import MAX_NOTICES, Notice, Notices, Sender
+from sedge_cloud.outlets.problem_log import MOST, QUIET_S, ProblemLog
 from sedge_cloud.outlets.settings import NotifyConfig
 
 EVERY_100_S = CloudConfig("home", notify=NotifyConfig(every_s=100))
 
 
-def problem(subject: str, code: Code = "device_lost") -> Problem:
-    """A problem."""
-    return Problem(code=code, severity="error", subject=subject, text="is offline")
+def problem(subject: str, code: Code = "device_lost", severity: Severity = "error") -> Problem:
+    return Problem(code=code, severity=severity, subject=subject, run="one", text="is offline")
 
 
 def test_what_lasts_is_told_once_in_a_while() -> None:
@@ -45,6 +45,29 @@ def test_a_fleet_without_network_is_a_few_notices() -> None:
     told = notices.due(everyone, 10)
     assert len(told) == MAX_NOTICES and {n.more for n in told} == {1000 - MAX_NOTICES}
     assert notices.due(everyone, 20) == []
+
+
+def test_a_problem_is_logged_when_it_lasts_and_when_it_ends() -> None:
+    log, one = ProblemLog(), problem("pi-1")
+    slow = problem("pi-2", "device_slow", "warning")
+    told = (logging.WARNING, "pi-2: is offline (device_slow, run one)")
+    assert log.lines([one], 0) == []  # perhaps it is back at the next look
+    assert log.lines([one, slow], 2) == [(logging.ERROR, "pi-1: is offline (device_lost, run one)")]
+    assert log.lines([one, slow], 4) == [told]
+    assert log.lines([slow], 6) == [(logging.INFO, "pi-1: no longer device_lost")]
+    for at, seen in ((8, [one, slow]), (10, [one, slow]), (QUIET_S + 6, [slow])):
+        assert log.lines(seen, at) == []  # one comes and goes again, the other stays
+
+
+def test_a_fleet_without_network_is_a_few_lines_of_the_log() -> None:
+    log = ProblemLog()
+    everyone = [problem(f"pi-{i}") for i in range(1000)]
+    log.lines(everyone, 0)
+    more = 1000 - MOST
+    begun, ended = log.lines(everyone, 2), log.lines([], 4)
+    assert len(begun) == len(ended) == MOST + 1
+    assert begun[-1] == (logging.ERROR, f"{more} more problems have begun: device_lost {more}")
+    assert ended[-1] == (logging.INFO, f"{more} more problems have ended: device_lost {more}")
 
 
 @contextmanager
@@ -87,9 +110,8 @@ def test_both_ways_get_it_and_a_failure_is_logged_once(
     assert len(caplog.messages) == 1 and "notify.webhook" in caplog.messages[0]
     assert [json.loads(body)["problem"]["subject"] for body in got] == ["pi-0", "pi-1", "pi-2"]
     lines = written.read_text().splitlines()
-    assert [msgspec.json.decode(line, type=Notice).problem.subject for line in lines] == [
-        "pi-0", "pi-1", "pi-2",
-    ]  # fmt: skip
+    notices = [msgspec.json.decode(line, type=Notice) for line in lines]
+    assert [notice.problem.subject for notice in notices] == ["pi-0", "pi-1", "pi-2"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -100,9 +122,7 @@ def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture, status: in
     assert [str(status) in line and "notify.webhook" in line for line in caplog.messages] == [True]
 
 
-def test_an_answer_that_is_no_http_leaves_the_other_way(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_http_leaves_the_other_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     written = tmp_path / "notice"
     with socket.create_server(("127.0.0.1", 0)) as server:
 

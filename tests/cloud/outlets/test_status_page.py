@@ -45,14 +45,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all of these tests."""
     with Browser(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 
 @contextmanager
 def served(seen: Seen) -> Generator[str]:
-    """The address of the page of a fleet."""
     cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
     snapshot = snapshot_of(cloud)
     server = StatusServer(cloud, snapshot)
@@ -99,7 +97,6 @@ def answer(seen: Seen, name: str, seed: int, number: int) -> None:
 
 
 def assert_fits(browser: Browser) -> None:
-    """Nothing of the page is wider than the window."""
     wide = browser.value("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0, f"{wide} pixels too wide at {browser.value('innerWidth')}"
 
@@ -246,7 +243,7 @@ def test_the_page_fits_tells_and_follows(browser: Browser, tmp_path: Path) -> No
     for _ in range(3):
         seen.round(*NAMES)
     why = "31 % battery " + "x" * 200  # nothing in it where a line could break
-    seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits=why))
+    seen.cloud.say("b", a_hello("b", waits=why))
     seen.gone(LONG)
     seen.record()
     shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))

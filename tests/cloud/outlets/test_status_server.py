@@ -31,6 +31,7 @@ from sedge_cloud.outlets.sidecars import snapshot_of
 from sedge_cloud.store.joins import tags_coded
 from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.messages import Decline
 
 TOKEN = "0123456789abcdef" * 2
 FORM = "application/x-www-form-urlencoded"
@@ -48,13 +49,9 @@ class Site:
         self.seen.record()
         path = folder / "token"
         path.write_text(token or "")
-        http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
-        cloud = CloudConfig(
-            fleet=FLEET,
-            state_dir=str(self.seen.state),
-            http=http_config,
-            broker=broker or BrokerConfig(),
-        )
+        http = HttpConfig("127.0.0.1:0", str(path) if token else None)
+        broker = broker or BrokerConfig()
+        cloud = CloudConfig(FLEET, str(self.seen.state), broker=broker, http=http)
         self.snapshot = snapshot_of(cloud)
         self.server = StatusServer(cloud, self.snapshot)
         self.server.start()
@@ -62,7 +59,6 @@ class Site:
     def ask(
         self, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
     ) -> tuple[int, str]:
-        """Status and text of one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
         try:
             connection.request("GET" if body is None else "POST", path, body, dict(headers or {}))
@@ -80,7 +76,6 @@ class Site:
     def act(
         self, verb: str, name: str, csrf: str | None = None, origin: str = "", said: str = ""
     ) -> tuple[int, str]:
-        """The same; the status and the page."""
         if csrf is None:
             _, text = self.ask(f"/confirm?verb={verb}&name={name}")
             csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -90,7 +85,6 @@ class Site:
         return self.ask("/act", headers, urlencode(fields))
 
     def close(self) -> None:
-        """End both."""
         self.server.close()
         self.snapshot.close()
         self.seen.cloud.store.close()
@@ -105,8 +99,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @on_both
-def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_devices_come_in_pages_that_can_be_searched(site: Site) -> None:
     for number in range(130):
         site.seen.cloud.enrol(f"pi-{number:03}")
     site.snapshot.expire()
@@ -143,7 +136,6 @@ def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     for query in ("offset=-1", "limit=0", "state=bad", f"search={'x' * 65}", "offset=one"):
         status, text = site.ask(f"/api/devices?{query}")
         assert status == 400 and text.startswith("query: found ") and text.count("\n") == 1
-    site.close()
 
 
 def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site, tmp_path: Path) -> None:
@@ -205,10 +197,11 @@ def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
     for way in ("up", "down"):
         rounds = [getattr(known, way) for known in (one, two)]
         link = sum(getattr(known, f"link_{way}") for known in (one, two))
-        assert [
-            found["sedge_bytes_total", frozenset((of, RUN, way))] for of in ("newcomers", "devices")
-        ] == rounds
-        assert found["sedge_bytes_total", frozenset(("coordinator", RUN, way))] == link > 0
+        *of_devices, own = (
+            found["sedge_bytes_total", frozenset((of, RUN, way))]
+            for of in ("newcomers", "devices", "coordinator")
+        )
+        assert of_devices == rounds and own == link > 0
     assert found["sedge_whole_models_total", frozenset((RUN,))] == 1
     events = {
         next(iter(labels)): value
@@ -303,9 +296,8 @@ def test_devices_are_paused_tagged_and_let_in_from_the_page(site: Site) -> None:
     token = TokenRow("join-1", bytes(32), "", tags_coded({}), 2, False, 0.0, time.time() + 99)
     store.add_token(token)
     for i, name in enumerate(("new", "bad")):
-        store.ask_to_join(
-            JoinRow(bytes([i]) * 32, token.token, name, bytes(32), "pending", 0.0), time.time()
-        )
+        row = JoinRow(bytes([i]) * 32, token.token, name, bytes(32), "pending", 0.0)
+        store.ask_to_join(row, time.time())
     site.snapshot.expire()
     assert "confirm?verb=accept&amp;name=new" in site.ask("/")[1]
     assert site.post("accept", "new") == 303 and site.post("refuse", "bad") == 303
@@ -358,9 +350,8 @@ def test_a_revocation_that_is_incomplete_says_what_to_do(tmp_path: Path) -> None
     assert status == 200 and "Device c is revoked" in text and "may still let it in" in text
     assert "Is a directory" in text and "sudo sedge-cloud device revoke c" in text
     (tmp_path / "passwords").rmdir()
-    site.server._cloud = msgspec.structs.replace(
-        site.server._cloud, broker=BrokerConfig(device_password_file="none", reload="true")
-    )
+    told = BrokerConfig(device_password_file="none", reload="true")
+    site.server._cloud = msgspec.structs.replace(site.server._cloud, broker=told)
     assert site.post("revoke", "b") == 303  # nothing is left to do
     site.close()
 
@@ -443,11 +434,8 @@ def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.Monkey
     assert site.snapshot.facts() is read
 
 
-def test_what_devices_say_is_text(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_what_devices_say_is_text(site: Site) -> None:
     evil = "<script>alert(1)</script>"
-    from sedge_protocol.wire.messages import Decline
-
     site.seen.cloud.say("c", Decline(RUN, 1, "TrainingDiverged", evil))
     site.seen.record()
     _, text = site.ask("/")
@@ -455,7 +443,6 @@ def test_what_devices_say_is_text(tmp_path: Path) -> None:
     _, refused = site.ask(f"/confirm?verb=stop&name={evil}")
     assert site.ask("/confirm?verb=stop&name=x")[1].startswith("name: found 'x'")
     assert evil in refused  # as text/plain with nosniff: see guard.py
-    site.close()
 
 
 def test_a_taken_port_is_one_line(site: Site) -> None:

@@ -27,7 +27,6 @@ from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
 
 
 def full() -> OSError:
-    """Every file handle is taken."""
     return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

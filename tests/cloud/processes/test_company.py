@@ -20,8 +20,6 @@ pytestmark = in_a_folder
 
 
 class Clock:
-    """The loops' clock and the database's."""
-
     def __init__(self) -> None:
         self.now = time.monotonic()
 
@@ -59,8 +57,6 @@ class Process:
 
 
 class Host:
-    """Two processes and the time that passes."""
-
     def __init__(self, clock: Clock, one: Store, two: Store) -> None:
         self._clock = clock
         self.one, self.two = Process(one, clock), Process(two, clock)

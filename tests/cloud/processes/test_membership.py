@@ -53,10 +53,8 @@ def told(one: Membership) -> list[str]:
 
 
 def test_the_first_has_everything_and_the_second_half_of_it(tmp_path: Path) -> None:
-    stores = (
-        open_store(tmp_path),
-        open_store(tmp_path),
-    )  # to open the second may take the first's lease
+    # To open the second may take the first's lease.
+    stores = open_store(tmp_path), open_store(tmp_path)
     one = Membership(stores[0], time.monotonic(), False)
     assert (len(one.shards), one.leads) == (64, True)
     two = Membership(stores[1], time.monotonic(), False)
@@ -136,7 +134,6 @@ def test_who_lives_when_the_clock_is_set_lives_on(
 
 
 def _set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The database's clock is set forward by so many seconds."""
     right = leases.Leases._now
 
     def now(store: leases.Leases, db: Dialect) -> float:
@@ -154,9 +151,7 @@ def test_a_dead_process_of_this_host_is_replaced_at_once(tmp_path: Path) -> None
     assert len(two.shards) == 64 and two.leads
 
 
-def test_the_databases_clock_is_the_one_that_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host whose clock is a day ahead is told, and goes by the other."""
     right = time.time()
     monkeypatch.setattr(time, "time", lambda: right + 86_400)

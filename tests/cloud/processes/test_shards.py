@@ -40,9 +40,7 @@ def test_others_devices_are_none_of_ours(without_b: Cloud) -> None:
     assert "b" not in {row.device for row in without_b.core.devices.take_unsaved(100)}
 
 
-def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_it(
-    without_b: Cloud,
-) -> None:
+def test_who_takes_a_shard_asks_its_devices_and_is_newer_than_who_had_it(without_b: Cloud) -> None:
     cloud, other = without_b, without_b.second_store()
     before = other.next_incarnation(1)
     effects = cloud.core.take(ALL, True, cloud.now)
@@ -67,7 +65,7 @@ def test_who_is_revoked_or_waits_elsewhere_gets_no_order(without_b: Cloud) -> No
     leader = Everywhere(without_b.core.devices, store, lambda device: device != "b")
 
     def able(incarnation: int, waits: str) -> list[str]:
-        hello = msgspec.structs.replace(a_hello("b"), waits=waits)
+        hello = a_hello("b", waits=waits)
         row = store.device("b")
         assert row is not None
         store.save_hello(row, incarnation, msgspec.msgpack.encode(hello))
@@ -97,7 +95,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     other = cloud.second_store()
     leader = Everywhere(cloud.core.devices, other, lambda device: False)
     assert leader.load() == [DeviceOnline("a", True)]
-    hello = msgspec.structs.replace(a_hello("again"), **change)
+    hello = a_hello("again", **change)
     cloud.say("a", hello)
     assert leader.load() == [DeviceOnline("a", renewed)]
     assert leader.presence("a") == Presence(True, "waits" in change, False)

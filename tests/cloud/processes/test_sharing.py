@@ -1,12 +1,14 @@
-"""Shares of shards: even, all of them, and with few that change hands."""
+"""Shares of shards: even, all of them, and with few that change hands; and who is listed as serving."""
 
 import random
 from collections import Counter
 
 from msgspec.structs import replace
 
+from sedge_cloud.facts.processes import SILENT_S, processes_of
 from sedge_cloud.processes.sharing import plan, shares
 from sedge_cloud.store.leases import LeaseRow, ProcessRow
+from sedge_cloud.store.rows import CoordinatorRow
 from sedge_cloud.store.schema import LEADER
 from sedge_protocol.wire.topics import SHARD_NAMES
 
@@ -39,9 +41,7 @@ class Processes:
             for token in self.living:
                 self.turn(token)
         counted = Counter(lease.token for lease in self.leases.values() if lease.name != LEADER)
-        assert self.leases[LEADER].token in {
-            t for t, row in self.living.items() if not row.leaves
-        } or (not self.staying)
+        assert self.leases[LEADER].token in self.staying or not self.staying
         return counted
 
     @property
@@ -97,3 +97,19 @@ def test_whoever_comes_and_goes_every_shard_has_one_owner_in_the_end() -> None:
                     fleet.turn(rng.choice(list(fleet.living)))
         fleet.join(token + 1)
         assert dict(fleet.settle()) == shares(fleet.staying), seed
+
+
+def listed(expires: float, *coordinators: CoordinatorRow) -> int:
+    """At 1000, how many processes are listed when one's lease ends then."""
+    process = ProcessRow(7, "host", "boot", 1, 1, expires=expires)
+    return len(processes_of([process], [LeaseRow(LEADER, 7)], coordinators, 1000.0))
+
+
+def test_a_process_serves_while_it_has_a_lease_or_gives_signs_of_life() -> None:
+    """Who is alone renews no lease."""
+    heard = 1000.0 - SILENT_S + 1
+    assert listed(1001.0) == listed(940.0, CoordinatorRow(7, running=True, heard=heard)) == 1
+    assert not listed(940.0)
+    assert not listed(940.0, CoordinatorRow(8, running=True, heard=1000.0))
+    assert not listed(940.0, CoordinatorRow(7, running=False, heard=1000.0))
+    assert not listed(940.0, CoordinatorRow(7, running=True, heard=heard - 2))

@@ -14,10 +14,7 @@ SIGNALS = [Changed(), Lacking(bytes(32), 65536, b"\x05"), LeftOut("run", "a", ("
 def test_the_others_of_the_fleet_read_it(signal: Signal) -> None:
     sent = OURS.seal(7, signal)
     assert OURS.open(8, sent.topic, sent.payload) == (7, signal)
-    assert OURS.open(7, sent.topic, sent.payload) == (
-        7,
-        None,
-    )  # its own, which the broker brings back
+    assert OURS.open(7, sent.topic, sent.payload) == (7, None)  # its own, which comes back
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

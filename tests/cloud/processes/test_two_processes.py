@@ -47,8 +47,6 @@ OURS = frozenset(SHARD_NAMES) - THEIRS
 
 
 class Pair:
-    """The two, at a store with a run."""
-
     def __init__(self, folder: Path, config: RunConfig) -> None:
         fleet = Cloud(folder, config)
         fleet.store.close()
@@ -66,9 +64,11 @@ class Pair:
                 recorder.flush(process.now)
 
     def close(self) -> None:
-        """Both are gone."""
         self.first.store.close()
         self.second.store.close()
+
+
+Pairs = Callable[[RunConfig], Pair]
 
 
 def _process(fleet: Cloud) -> Cloud:
@@ -82,13 +82,11 @@ def _process(fleet: Cloud) -> Cloud:
 
 
 def take(process: Cloud, shards: frozenset[str], leads: bool = False) -> None:
-    """A process has these shards from now on."""
     process.effects += process.core.take(shards, leads, process.now)
 
 
 @pytest.fixture
-def pair_of(tmp_path: Path) -> Iterator[Callable[[RunConfig], Pair]]:
-    """Makes the two for a run of this configuration."""
+def pair_of(tmp_path: Path) -> Iterator[Pairs]:
     made: list[Pair] = []
 
     def make(config: RunConfig) -> Pair:
@@ -100,7 +98,7 @@ def pair_of(tmp_path: Path) -> Iterator[Callable[[RunConfig], Pair]]:
 
 
 @pytest.fixture
-def pair(pair_of: Callable[[RunConfig], Pair]) -> Pair:
+def pair(pair_of: Pairs) -> Pair:
     """The two, whose devices have an order of the first round."""
     pair = pair_of(CONFIG)
     pair.first.hello("a")
@@ -120,9 +118,7 @@ def test_the_end_of_a_run_is_told_to_each_device_by_its_own_process(pair: Pair) 
     assert not pair.first.sends(down(FLEET, "b")) and not pair.second.sends(down(FLEET, "a"))
 
 
-def test_a_run_that_begins_anew_between_two_looks_of_a_process_is_another(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_run_that_begins_anew_between_two_looks_is_another(pair: Pair, tmp_path: Path) -> None:
     before, traffic = pair.second.order("b"), pair.second.core.ingest.traffic
     stop_run(pair.second.store, RUN)
     delete_run(pair.second.store, RUN)
@@ -137,9 +133,7 @@ def test_a_run_that_begins_anew_between_two_looks_of_a_process_is_another(
     assert moved["b"] == len(pair.second.sends(down(FLEET, "b"))[-1].payload)
 
 
-def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(
-    pair_of: Callable[[RunConfig], Pair],
-) -> None:
+def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(pair_of: Pairs) -> None:
     given.PLANS["b"] = lambda context, client: assigned(then=(Training(),), own_model=OwnModel())
     pair = pair_of(msgspec.structs.replace(CONFIG, strategy=given.NAME, robust=TRUSTING))
     pair.first.hello("a")
@@ -172,9 +166,7 @@ def test_who_has_come_back_or_moved_on_is_not_waited_for_again(pair: Pair, retur
 
 
 @pytest.mark.parametrize("read", ["sessions", "changed_devices", "devices_named"])
-def test_who_came_while_a_read_failed_is_seen_by_the_next(
-    pair_of: Callable[[RunConfig], Pair], read: str
-) -> None:
+def test_who_came_while_a_read_failed_is_seen_by_the_next(pair_of: Pairs, read: str) -> None:
     pair = pair_of(CONFIG)
     pair.go_on()
     pair.second.hello("b")
@@ -186,13 +178,11 @@ def test_who_came_while_a_read_failed_is_seen_by_the_next(
     assert set(pair.first.core.open[RUN].orders) == {"a", "b"}
 
 
-def test_a_selected_device_of_another_process_that_no_longer_waits_is_drawn(
-    pair_of: Callable[[RunConfig], Pair],
-) -> None:
+def test_a_selected_device_of_another_process_that_no_longer_waits_is_drawn(pair_of: Pairs) -> None:
     """Its hello is stored at once, its session up to a second later, and the leader looks in between."""
     pair = pair_of(msgspec.structs.replace(CONFIG, cohort=CohortConfig("num_train>1")))
     pair.first.hello("a")
-    pair.second.say("b", msgspec.structs.replace(a_hello("b"), waits="charging"))
+    pair.second.say("b", a_hello("b", waits="charging"))
     pair.go_on()
     assert RUN not in pair.first.core.open
     pair.second.say("b", a_hello("b"))
@@ -202,9 +192,7 @@ def test_a_selected_device_of_another_process_that_no_longer_waits_is_drawn(
     assert pair.second.order("b")
 
 
-def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(
-    pair_of: Callable[[RunConfig], Pair],
-) -> None:
+def test_a_device_of_either_process_that_loses_a_final_model_gets_it_again(pair_of: Pairs) -> None:
     pair = pair_of(msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False))
     homes = {"a": pair.first, "b": pair.second}
     for name, process in homes.items():
@@ -215,7 +203,7 @@ def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(
     pair.go_on()
     for count in (1, 2, 3):
         for name, process in homes.items():
-            process.say(name, msgspec.structs.replace(a_hello(f"{name}{count}"), holds=()))
+            process.say(name, a_hello(f"{name}{count}", holds=()))
         pair.go_on()
         for process in homes.values():
             process.poll(RESEND_S)
@@ -226,9 +214,7 @@ def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(
         pair.go_on()
 
 
-def test_only_bytes_that_have_moved_are_written_for_the_leader_and_nothing_waits_for_them(
-    pair: Pair,
-) -> None:
+def test_only_bytes_that_moved_are_written_for_the_leader_and_nothing_waits(pair: Pair) -> None:
     take(pair.first, frozenset(), leads=True)
     take(pair.second, OURS | THEIRS)
     pair.second.hello("a", "b")
@@ -254,9 +240,7 @@ def test_only_bytes_that_have_moved_are_written_for_the_leader_and_nothing_waits
 
 
 @pytest.mark.parametrize("read", ["online", "receipts", "next_incarnation"])
-def test_shards_whose_rows_could_not_be_read_are_taken_when_that_is_tried_again(
-    pair: Pair, read: str
-) -> None:
+def test_shards_with_unreadable_rows_are_taken_at_the_next_try(pair: Pair, read: str) -> None:
     process, gained = pair.second, frozenset({shard_of("a")})
     with failing(process.store, read, StorageError("connection lost")), pytest.raises(StorageError):
         take(process, gained)
@@ -288,9 +272,7 @@ def test_a_broadcast_leaves_as_soon_as_the_devices_of_all_processes_have_asked(p
     assert len(pair.first.chunks(blob(FLEET, model.transfer))) == 2 * model.count
 
 
-def test_the_leader_decodes_another_processes_update_once(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_leader_decodes_an_update_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
 
     def counted(data: bytes, size: int, context: bytes | None = None) -> SparseVector:

@@ -41,9 +41,7 @@ def offer(cloud: Cloud) -> None:
         cloud.offer(name, small_update(cloud.order(name), seed=3))
 
 
-def test_what_another_process_receives_meanwhile_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_of_others_meanwhile_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update of c, and that d declines."""
     cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c", "d"))
     offer(cloud)

@@ -55,7 +55,6 @@ def arrive(cloud: Cloud, names: Sequence[str], lacking: Sequence[str]) -> None:
 
 
 def planned(cloud: Cloud, draw: Drawn) -> Planned:
-    """The cohort of the first round."""
     core = cloud.core
     return plan_cohort(core.runs[RUN], core.run_store, 1, "train", core.devices, draw, ())
 

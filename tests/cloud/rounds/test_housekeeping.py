@@ -27,7 +27,6 @@ def updates_are_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def path_of(cloud: Cloud, blob: bytes) -> Path:
-    """Where a blob lies."""
     return cloud.folder / "state" / "blobs" / blob.hex()
 
 
@@ -47,9 +46,7 @@ def uploaded(cloud: Cloud, names: str) -> bytes:
     return cloud.send(*names)[-1]
 
 
-def test_room_is_made_after_an_error_but_not_after_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_not_each_error_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = Cloud(tmp_path).core
     collected: list[int] = []
 

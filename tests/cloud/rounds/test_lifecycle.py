@@ -36,13 +36,12 @@ from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
-from sedge_protocol.wire.update import encode_update
+from sedge_protocol.wire.update import Metrics, encode_update
 
 NAMES = [f"d{i:02}" for i in range(40)]
 
 
 def with_config(run: Run, **values: object) -> Run:
-    """The run with another configuration."""
     run.config = msgspec.structs.replace(CONFIG, **values)
     return run
 
@@ -109,10 +108,9 @@ def test_seeds_are_pinned(run: Run) -> None:
 
 def an_open_round(size: int, settled: int, received: int) -> OpenRound:
     """A round of ``size`` devices with its deadline at 100."""
-    orders = [OrderRow(RUN, 1, f"d{i}", b"", b"", b"") for i in range(size)]
+    names = [f"d{i}" for i in range(size)]
+    asked = {name: OrderRow(RUN, 1, name, b"", b"", b"") for name in names}
     row = RoundRow(RUN, 1, "train", True, b"", b"", None)
-    names = [order.device for order in orders]
-    asked = {order.device: order for order in orders}
     return OpenRound(row, asked, set(names[:settled]), set(names[:received]), deadline=100.0)
 
 
@@ -156,7 +154,6 @@ def test_when_a_round_closes(
 
 
 def replaced(**values: object) -> RunConfig:
-    """The tests' run configuration with other values."""
     return msgspec.structs.replace(CONFIG, **values)
 
 
@@ -168,19 +165,12 @@ def reasons(cloud: Cloud) -> list[str]:
 def test_what_a_round_came_to(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abc", robust=TRUSTING)
     for name, (examples, before, after) in {"a": (9, 0.2, 0.4), "b": (3, 0.4, 0.8)}.items():
-        order = cloud.order(name)
-        report = report_for(order)
-        report = msgspec.structs.replace(
-            report,
-            num_examples=examples,
-            before=msgspec.structs.replace(report.before, metric=before),
-            after=msgspec.structs.replace(report.after, metric=after),
-            train_loss=float(examples),
-        )
-        vector = SparseVector(
-            LAYOUT.size, np.array([5], np.uint32), np.array([float(examples)], np.float32)
-        )
-        cloud.offer(name, encode_update(report, encode(vector, ValueCoding.FP32)))
+        first, last = (Metrics(0.5, metric, 10) for metric in (before, after))
+        report = report_for(cloud.order(name), num_examples=examples, train_loss=float(examples))
+        report = msgspec.structs.replace(report, before=first, after=last)
+        values = np.array([float(examples)], np.float32)
+        vector = encode(SparseVector(LAYOUT.size, np.array([5], np.uint32), values))
+        cloud.offer(name, encode_update(report, vector))
     cloud.say("c", Decline(RUN, 1, "DataError", "no data"))
     cloud.poll()
     (summary,) = cloud.summaries()
@@ -199,8 +189,7 @@ def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abc")
     vector = SparseVector(LAYOUT.size, np.array([5], np.uint32), np.ones(1, np.float32))
     for name in cloud.devices:
-        report = report_for(cloud.order(name))
-        report = msgspec.structs.replace(report, train_loss=sys.float_info.max)
+        report = report_for(cloud.order(name), train_loss=sys.float_info.max)
         (answer,) = cloud.offer(name, encode_update(report, encode(vector)))
         assert isinstance(answer, Reject)
     cloud.poll()
@@ -209,9 +198,7 @@ def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
 
 
 @on_both
-def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(
-    tmp_path: Path,
-) -> None:
+def test_the_quorum_closes_a_round_and_late_updates_refresh_client_models(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abc", quorum=0.6)
     late_order = cloud.order("c")
     cloud.answer("a", "b")
@@ -250,7 +237,6 @@ def test_a_deadline_without_enough_updates_is_extended(tmp_path: Path) -> None:
 
 
 def offline(cloud: Cloud, *names: str) -> None:
-    """The connections of these devices end."""
     for name in names:
         cloud.say(name, Goodbye(a_hello(name).nonce))
     cloud.poll()
@@ -316,11 +302,6 @@ def spoil(cloud: Cloud, *names: str) -> None:
     cloud.poll()
 
 
-def good(cloud: Cloud, *names: str) -> None:
-    """These devices do what they were asked."""
-    cloud.answer(*names)
-
-
 Act = Callable[..., None]
 
 
@@ -330,7 +311,7 @@ Act = Callable[..., None]
     [
         (1, [decline, decline], (0, 2, 2, 0)),
         (1, [spoil, decline], (0, 2, 1, 1)),
-        (2, [good, spoil], (1, 2, 0, 1)),
+        (2, [Cloud.answer, spoil], (1, 2, 0, 1)),
     ],
 )
 def test_a_round_that_settles_with_too_few_updates_ends_the_run(
@@ -365,10 +346,9 @@ def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, config)
     before = cloud.state()
     cloud.hello()
-    order = cloud.order("a")
     huge = np.full(1, 1e6, np.float32)  # fp16 ends at 65,504
-    vector = SparseVector(LAYOUT.size, np.array([3], np.uint32), huge)
-    cloud.offer("a", encode_update(report_for(order), encode(vector, ValueCoding.FP32)))
+    vector = encode(SparseVector(LAYOUT.size, np.array([3], np.uint32), huge))
+    cloud.offer("a", encode_update(report_for(cloud.order("a")), vector))
     cloud.answer("b")
     assert cloud.run_row().status == "failed" and cloud.state() == before
     (summary,) = cloud.summaries()
@@ -466,9 +446,8 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
     cloud = began(tmp_path, deadline_s=100.0, grace_s=20.0, quorum=0.5 if in_grace else 1.0)
     cloud.answer("a")
     current = cloud.core.open[RUN]
-    row = msgspec.structs.replace(
-        current.row, phase=current.phase, ends_at=cloud.wall(cloud.now) + 20.0
-    )
+    ends_at = cloud.wall(cloud.now) + 20.0
+    row = msgspec.structs.replace(current.row, phase=current.phase, ends_at=ends_at)
     cloud.store.save_observations([], [row], cloud.store.coordinator())  # as the recorder does
 
     def years_behind(now: float) -> float:
@@ -528,15 +507,8 @@ def test_a_grace_period_without_updates_is_over() -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
     choice = "count" if counts else "remember"
-    cloud = began(
-        tmp_path,
-        "abc",
-        quorum=0.6,
-        late_updates=choice,
-        num_rounds=3,
-        evaluate_every=1,
-        robust=TRUSTING,
-    )
+    config = replaced(quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1)
+    cloud = began(tmp_path, "abc", config, robust=TRUSTING)
     first = {name: cloud.order(name) for name in "abc"}
     cloud.answer("a", "b")
     # while a round of evaluation is open

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import RUN, Cloud, a_hello, began
+from tests.cloud.helper import RUN, Cloud, a_hello, began, served
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -21,7 +21,7 @@ NEEDS = "it lacks a broker that accepts messages of 16000 bytes; this broker acc
 
 def say(cloud: Cloud, name: str, max_packet: int) -> None:
     """A device's hello, which says what its own broker announces."""
-    cloud.say(name, msgspec.structs.replace(a_hello(name), max_packet=max_packet))
+    cloud.say(name, a_hello(name, max_packet=max_packet))
     cloud.poll()
 
 
@@ -42,13 +42,8 @@ def test_blobs_are_cut_for_the_smaller_of_both_limits(
     say(cloud, "b", 0)
     order = cloud.order("a")
     assert {m.chunk_bytes for m in (order.bundle, order.model)} == {chunk_bytes}
-    served = cloud.core.ingest.open.order_builder.served(
-        cloud.core.runs[RUN], cloud.core.open[RUN], "a"
-    )
-    assert {blob.manifest.transfer for blob in served} == {
-        order.bundle.transfer,
-        order.model.transfer,
-    }
+    fetched = {blob.manifest.transfer for blob in served(cloud, "a")}
+    assert fetched == {order.bundle.transfer, order.model.transfer}
 
 
 def test_a_limit_that_no_run_fits_is_named_to_both_sides(tmp_path: Path) -> None:
@@ -81,11 +76,8 @@ def test_an_order_keeps_the_newest_steps_that_fit(tmp_path: Path) -> None:
     order: Order = msgspec.structs.replace(cloud.order("a"), steps=steps)
     assert packet_of(order) > 65_536
     fitting = trimmed(order, 65_536)
-    assert (
-        packet_of(fitting)
-        <= 65_536
-        < packet_of(msgspec.structs.replace(fitting, steps=steps[-len(fitting.steps) - 1 :]))
-    )
+    one_more = msgspec.structs.replace(fitting, steps=steps[-len(fitting.steps) - 1 :])
+    assert packet_of(fitting) <= 65_536 < packet_of(one_more)
     assert fitting.steps and fitting.steps == steps[-len(fitting.steps) :]
     assert trimmed(order, MAX_PACKET_BYTES) is order
 

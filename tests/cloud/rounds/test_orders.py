@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, began
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, began, served
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
@@ -41,9 +41,19 @@ def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.runs.capabilities.COMMON_VALUES", (ValueCoding.INT8,))
     sent = Codec(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
     assert codec_for(sent, a_hello(codecs=("int4", "bf16"))) == sent
-    assert codec_for(sent, a_hello(codecs=("int4",))) == msgspec.structs.replace(
-        sent, values=ValueCoding.INT8
-    )
+    coarser = msgspec.structs.replace(sent, values=ValueCoding.INT8)
+    assert codec_for(sent, a_hello(codecs=("int4",))) == coarser
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "sent"), [(582_026, 0.04, 29_101), (20_000, 0.5, 10_000), (611, 1.0, 611)]
+)
+def test_of_a_small_model_more_is_sent_by_default(size: int, fraction: float, sent: int) -> None:
+    suited = Codec(ValueCoding.BF16, 0.04)
+    assert CodecConfig().completed(suited, size).fraction == fraction
+    assert BroadcastConfig().count(size) == sent
+    assert CodecConfig(fraction=0.04).completed(suited, size) == suited
+    assert BroadcastConfig(fraction=0.05).count(size) == round(0.05 * size)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +112,7 @@ def test_the_learning_rate_of_a_round(
         cloud.answer("a", "b")
     expected = [config.training.learning_rate * share for share in shares]
     assert rates == pytest.approx(expected, rel=1e-12)
-    if (
-        schedule.steps
-    ):  # each round's steps lead to where the next one begins, the last one's to final
+    if schedule.steps:  # each round's lead to where the next one begins, the last one's to final
         assert ends == pytest.approx([*expected[1:], 0.0], rel=1e-12)
     else:
         assert ends == rates
@@ -115,14 +123,12 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     cloud.answer("a", "b")
     order = cloud.order("a")
     assert len(order.steps) == 1
-    current = cloud.core.open[RUN]
-    found = list(cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "a"))
+    current, found = cloud.core.open[RUN], served(cloud, "a")
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
     assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
-    found = list(cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "a"))
-    assert {one.receivers for one in found} == {1}
+    assert {one.receivers for one in served(cloud, "a")} == {1}
 
 
 def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
@@ -130,11 +136,7 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
 ) -> None:
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))
-
-    def url_of(sha256: bytes) -> str:
-        return f"https://cdn.example/{sha256.hex()}"
-
-    cloud.store.public = url_of
+    cloud.store.public = lambda sha256: f"https://cdn.example/{sha256.hex()}"
     cloud.begin()
     cloud.hello("a", "b")
     order = cloud.order("a")
@@ -149,7 +151,6 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     assert place.url == f"https://cdn.example/{order.model.sha256.hex()}"
     assert trimmed(order, packet_of(order) - 1).places == ()
     assert places([order.model], lambda sha256: "https://cdn.example/" + "x" * MAX_URL) == ()
-
     cloud.hello("c")
     cloud.answer("a", "b")
     assert cloud.order("a").steps and cloud.order("a").places == ()  # the steps lead there
@@ -163,8 +164,8 @@ def test_a_bundle_has_one_number_of_receivers_however_its_orders_name_it(tmp_pat
     bundle = run.bundles[0].sha256
     current.orders["d"] = msgspec.structs.replace(current.orders["d"], bundle=bundle)
     for name in "ad":
-        served = cloud.core.ingest.open.order_builder.served(run, current, name)
-        assert (bundle, 4) in {(one.manifest.sha256, one.receivers) for one in served}
+        found = served(cloud, name)
+        assert (bundle, 4) in {(one.manifest.sha256, one.receivers) for one in found}
 
 
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
@@ -175,12 +176,7 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
         current.orders[name] = row
     cloud.core.ingest.open.order_builder._cut = describe
     found = {
-        name: {
-            one.manifest.sha256: one.receivers
-            for one in cloud.core.ingest.open.order_builder.served(
-                cloud.core.runs[RUN], current, name
-            )
-        }
+        name: {one.manifest.sha256: one.receivers for one in served(cloud, name)}
         for name in current.orders
     }
     first, second, patch = (describe(data).sha256 for data in (b"1", b"2", b"p"))

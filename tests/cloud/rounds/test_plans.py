@@ -56,19 +56,15 @@ HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
 
 
 def gives(*devices: str, **fields: Any) -> None:
-    """These devices get this assignment."""
-
     given.PLANS.update(dict.fromkeys(devices, lambda context, client: assigned(**fields)))
 
 
 def part(count: int, seed: int = 0, size: int = LAYOUT.size) -> SparseVector:
-    """So many elements of a vector (n,)."""
     places = np.random.default_rng(seed).choice(size, count, replace=False)
     return SparseVector(size, np.sort(places).astype(np.uint32), random_theta(seed, count))
 
 
 def sends(cloud: Cloud, name: str, delta: SparseVector, context: bytes | None = None) -> None:
-    """A device sends this change for its last order."""
     order = cloud.order(name)
     layout = HALF if delta.size == HALF.size else LAYOUT
     payload = encode(delta, ValueCoding.FP32, Compression.ZSTD, context)
@@ -77,7 +73,6 @@ def sends(cloud: Cloud, name: str, delta: SparseVector, context: bytes | None = 
 
 
 def known(cloud: Cloud, name: str) -> ClientModel:
-    """What the cloud knows of a device."""
     return cloud.core.run_store.client_model(cloud.core.runs[RUN], name)
 
 
@@ -183,9 +178,7 @@ def test_who_cannot_correct_its_gradients_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [None, ConfigError("x", 1, "something else")])
-def test_a_plan_that_cannot_be_given_ends_the_run(
-    tmp_path: Path, error: ConfigError | None
-) -> None:
+def test_a_plan_that_cannot_be_given_ends_a_run(tmp_path: Path, error: ConfigError | None) -> None:
     def plan(context: Context, client: ClientModel) -> Assignment:
         if error is not None:
             raise error
@@ -300,7 +293,7 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
     change = part(count, seed=8)
     sends(cloud, "a", change)
     if lost:
-        cloud.say("a", msgspec.structs.replace(a_hello("new disk", codecs=ALL), holds=()))
+        cloud.say("a", a_hello("new disk", codecs=ALL, holds=()))
     cloud.answer("b")
     trained = random_theta(1)
     change.add_to(trained)
@@ -395,9 +388,7 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     sends(cloud, "b", part(0, size=HALF.size), _mask(cloud, cloud.order("b")))
     cloud.answer("a")  # an update that sends nothing leaves the device its last mask
     assert mask and cloud.order("b").context == mask
-    gives(
-        "b", select=UpdateSelection()
-    )  # back to the whole model: nothing of the other layout is used
+    gives("b", select=UpdateSelection())  # back to the whole: nothing of the other layout is used
     cloud.restart()
     cloud.hello(codecs=ALL)
     sends(cloud, "b", change, _mask(cloud, cloud.order("b")))

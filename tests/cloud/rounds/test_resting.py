@@ -11,7 +11,7 @@ from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.lifecycle import EXCUSED, OpenRound, Phase, Trigger
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_protocol.wire.messages import Decline, Hello, Order
+from sedge_protocol.wire.messages import Decline, Order
 
 LONG = msgspec.structs.replace(CONFIG, num_rounds=50, min_updates=1)
 
@@ -20,13 +20,9 @@ def config(**values: object) -> RunConfig:
     return msgspec.structs.replace(LONG, **values)
 
 
-def hello(name: str, **changes: object) -> Hello:
-    return msgspec.structs.replace(a_hello(name), **changes)
-
-
 def wait(cloud: Cloud, name: str, why: str = "on battery") -> None:
     """A device says that it waits, or with an empty reason that it goes on."""
-    cloud.say(name, hello(name, waits=why))
+    cloud.say(name, a_hello(name, waits=why))
     cloud.poll()
 
 
@@ -58,9 +54,8 @@ def test_a_round_counts_without_devices_that_wait(
     for name in names:
         current.arrive(name, waits=name in names[4 - excused :])
     assert current.due(config(**values), 0.0) is event
-    assert current.due(config(**values), 100.0) in (
-        event or (Trigger.TIME if received >= config(**values).min_updates else Trigger.SHORTAGE),
-    )
+    late = Trigger.TIME if received >= config(**values).min_updates else Trigger.SHORTAGE
+    assert current.due(config(**values), 100.0) is (event or late)
     for name in names:
         current.arrive(name, waits=False)
     assert not current.excused and current.phase is Phase.OPEN
@@ -110,8 +105,7 @@ def declining(cloud: Cloud, rounds: int, why: str = "DataError") -> list[int]:
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
-    cloud = began(tmp_path, config=LONG)
-    return cloud
+    return began(tmp_path, config=LONG)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -145,12 +139,12 @@ def test_a_device_that_took_part_is_asked_at_once(cloud: Cloud) -> None:
 def test_a_device_that_is_another_now_is_asked_at_once(cloud: Cloud, how: str) -> None:
     declining(cloud, 5)
     assert "b" not in cloud.core.open[RUN].orders
-    cloud.say("b", hello("b"))  # the same again
+    cloud.say("b", a_hello("b"))  # the same again
     declining(cloud, 1)
     assert asked(cloud, "b")[-1] == 4
     if how == "start":
         cloud.devices["b"] = type(cloud.devices["b"])("b", incarnation=2)
-    cloud.say("b", hello("b", num_train=7 if how == "counts" else 10))
+    cloud.say("b", a_hello("b", num_train=7 if how == "counts" else 10))
     declining(cloud, 1)
     assert asked(cloud, "b")[-1] == 8
 

@@ -71,22 +71,22 @@ def test_a_newcomer_gets_the_last_model_and_trains_its_own(ended: Cloud, restart
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_device_that_has_lost_the_model_gets_it_again(ended: Cloud, restarts: bool) -> None:
     """As often as its disk dies: who it is does not say what it has."""
-    whole = msgspec.structs.replace(a_hello("whole"), holds=(RUN,))
+    whole = a_hello("whole", holds=(RUN,))
     for _ in range(2):
         if restarts:
             ended.restart()
             ended.load()
         assert len(ended.say("a", whole)) == 1
-        _, order = ended.say("a", msgspec.structs.replace(a_hello("empty"), holds=()))
+        _, order = ended.say("a", a_hello("empty", holds=()))
         assert isinstance(order, Order) and order.round == 2
-        assert len(ended.say("a", msgspec.structs.replace(a_hello("empty"), holds=()))) == 2
+        assert len(ended.say("a", a_hello("empty", holds=()))) == 2
         (answer,) = ended.offer("a", small_update(order), order=order)
         assert isinstance(answer, Committed)
     assert len(ended.summaries()) == 1
 
 
 def test_who_has_declined_is_not_asked_at_each_hello(ended: Cloud) -> None:
-    empty = msgspec.structs.replace(a_hello("empty"), holds=())
+    empty = a_hello("empty", holds=())
     _, order = ended.say("c", empty)
     assert isinstance(order, Order)
     ended.say("c", Decline(RUN, order.round, "DataError", "no data"))

@@ -28,7 +28,6 @@ GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
 
 
 def silent(device: str) -> Hello | None:
-    """Nobody has said anything."""
     return None
 
 
@@ -40,7 +39,7 @@ def seen() -> dict[str, ClientModel]:
 def test_everything_that_a_report_told(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, GIVEN)
     for name, memory_mb in (("a", 512), ("b", 0)):
-        cloud.say(name, msgspec.structs.replace(a_hello(name), memory_mb=memory_mb))
+        cloud.say(name, a_hello(name, memory_mb=memory_mb))
     cloud.poll()
     assert seen()["a"].memory_mb == 512 and seen()["a"].trained is None
     blob = small_update(cloud.order("a"))
@@ -69,9 +68,8 @@ def test_a_group_comes_in_its_order_each_round(tmp_path: Path) -> None:
     assert cloud.core.run_store.context(run).groups == {"a": ("ccc", "bb"), "bb": ("nobody", "a")}
     cloud.restart()
     run = cloud.core.runs[RUN]
-    found = ClientModels(
-        run, cloud.core.run_store, cloud.core.run_store.context(run).groups, silent
-    )
+    groups = cloud.core.run_store.context(run).groups
+    found = ClientModels(run, cloud.core.run_store, groups, silent)
     for _ in range(2):
         members = list(found.of("a").group)
         assert [member.device for member in members] == ["ccc", "bb"]
@@ -91,10 +89,8 @@ def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: 
 
     def members() -> list[str]:
         run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-        return [
-            member.device
-            for member in ClientModels(run, run_store, {"a": names}, silent).of("a").group
-        ]
+        group = ClientModels(run, run_store, {"a": names}, silent).of("a").group
+        return [member.device for member in group]
 
     cloud.hello()
     for name in ("late", *names[:-1]):

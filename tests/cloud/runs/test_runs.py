@@ -13,9 +13,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host import blobs
 
 
-def test_collecting_costs_no_more_than_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collecting_costs_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large fleet's blobs are not looked through for each small round."""
     core = Cloud(tmp_path).core
     named = {bytes([0, i]) * 16 for i in range(100)}
@@ -55,9 +53,7 @@ def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
             Run(row, cloud.store)
 
 
-def test_a_model_that_cannot_be_read_now_is_waited_for(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_model_is_waited_for(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
     cloud.hello()
     cloud.send("a", "b")

@@ -6,7 +6,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
+from tests.cloud.helper import (
+    CONFIG,
+    FLEET,
+    LAYOUT,
+    RUN,
+    Cloud,
+    a_hello,
+    random_theta,
+    served,
+    update,
+)
 
 from sedge_cloud.coding import WHOLE, BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -19,7 +29,6 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
-FLEET = "bench"
 GRID = BroadcastConfig(ValueCoding.BF16, 0.1)
 LOSSY = [
     BroadcastConfig(ValueCoding.BF16, 1.0),
@@ -116,7 +125,6 @@ def test_a_first_version_is_rounded_tensor_by_tensor() -> None:
 
 
 def steps(*sizes: int) -> list[StepRow]:
-    """Steps of these sizes."""
     return [StepRow(bytes([i]) * 32, bytes([i + 100]) * 32, size) for i, size in enumerate(sizes)]
 
 
@@ -134,25 +142,20 @@ def steps(*sizes: int) -> list[StepRow]:
         ((1,) * (MAX_STEPS + 5), 100, MAX_STEPS),
     ],
 )
-def test_the_longest_end_smaller_than_the_model(
-    sizes: tuple[int, ...], model: int, kept: int
-) -> None:
+def test_the_longest_end_below_the_model(sizes: tuple[int, ...], model: int, kept: int) -> None:
     rows = steps(*sizes)
     assert worth_sending(rows, model) == tuple(rows[len(rows) - kept :])
 
 
 def config_of(broadcast: BroadcastConfig, **values: object) -> RunConfig:
-    """The tests' run with a broadcast."""
     return msgspec.structs.replace(CONFIG, broadcast=broadcast, num_rounds=6, **values)
 
 
 def sparse_update(cloud: Cloud, name: str, seed: int) -> None:
-    """A device sends a change of every element."""
     cloud.upload(name, update(cloud.order(name), random_change(seed, LAYOUT.size)))
 
 
 def rounds_of(cloud: Cloud, count: int) -> None:
-    """Devices a and b answer so many orders."""
     for number in range(count):
         for place, name in enumerate("ab"):
             sparse_update(cloud, name, 10 * cloud.order(name).round + place + number)
@@ -243,12 +246,7 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     assert len(chain) == 5 and step.base_hash == hash_of(theta)
     assert step.blob.size < sum(row.size for row in chain)
     cloud.core.garbage.collect()
-    current = cloud.core.open[RUN]
-    private = [
-        named.manifest
-        for named in cloud.core.ingest.open.order_builder.served(cloud.core.runs[RUN], current, "c")
-        if not named.receivers
-    ]
+    private = [named.manifest for named in served(cloud, "c") if not named.receivers]
     assert private == [step.blob]
     decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(theta)
     assert hash_of(theta) == order.model_hash

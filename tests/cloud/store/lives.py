@@ -77,7 +77,6 @@ def live(folder: str, place: str, life: int) -> None:
 
 
 def main(folder: str, place: str) -> None:
-    """All lives."""
     for life in range(2, 60):
         child = os.fork()
         if child == 0:

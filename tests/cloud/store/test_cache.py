@@ -14,7 +14,6 @@ def filled(*names: str) -> Cache[bytes]:
 
 
 def held(cache: Cache[bytes], names: str) -> str:
-    """Which of these are there."""
     return "".join(name for name in names if cache.get(name.encode()) is not None)
 
 

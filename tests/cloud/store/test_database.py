@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -51,7 +52,6 @@ def filled(folder: Path) -> Store:
 
 
 def close(store: Store, number: int) -> None:
-    """Close a round with the receipts that it has."""
     row = store.round("run", number)
     assert row is not None
     assert store.close_round(ClosedRound("run", number, row.receipts, b"", b"", "running"))
@@ -59,7 +59,6 @@ def close(store: Store, number: int) -> None:
 
 def test_no_row_is_there_before_the_blobs_that_it_may_name(store: Store) -> None:
     store.blobs.write(b"named in a row")
-
     with (
         failing(store.blobs, "settle", StorageError("flush the names: Input/output error")),
         pytest.raises(StorageError, match="flush the names"),
@@ -232,14 +231,10 @@ def test_a_receipt_its_client_model_and_its_small_update_are_one(tmp_path: Path)
     assert store.update("run", 1, "a") is None and store.client_model("run", "a") is None
     store._db.execute("DROP TRIGGER full")
     store.commit_receipt(row, msgspec.structs.replace(KNOWN, blob=sha256), data)
-    store.commit_receipt(
-        msgspec.structs.replace(row, device="b"), None, data
-    )  # the same bytes again
+    store.commit_receipt(msgspec.structs.replace(row, device="b"), None, data)  # the same bytes
     assert store.update_blob(sha256) == data and store.update_blob(other) == large
     store._db.execute("UPDATE small_updates SET data = x'00'")
-    with pytest.raises(
-        StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not match its"
-    ):
+    with pytest.raises(StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not match"):
         store.update_blob(sha256)
 
 
@@ -291,20 +286,12 @@ def test_only_a_durable_store_flushes(
 def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     """It would leave no number for the starts after it: a frame has 4 bytes for them."""
     store = open_store(tmp_path)
-    assert [store.next_incarnation(clock) for clock in (100, 2**32, 7_300_000_000, 50)] == [
-        100,
-        101,
-        102,
-        103,
-    ]
+    found = [store.next_incarnation(clock) for clock in (100, 2**32, 7_300_000_000, 50)]
+    assert found == [100, 101, 102, 103]
     assert store.next_incarnation(LATEST_CLOCK_S) == LATEST_CLOCK_S < 2**32 - 2**20
     store.close()
-    other = sqlite3.connect(tmp_path / "sedge.sqlite")
-    other.execute(
-        "UPDATE meta SET value = 7300000000 WHERE key = 'incarnation'"
-    )  # by an earlier version
-    other.commit()
-    other.close()
+    with closing(sqlite3.connect(tmp_path / "sedge.sqlite")) as db, db:  # by an earlier version
+        db.execute("UPDATE meta SET value = 7300000000 WHERE key = 'incarnation'")
     assert open_store(tmp_path).next_incarnation(1_800_000_000) == 1_800_000_000
 
 
@@ -374,10 +361,8 @@ def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     before = (tmp_path / "sedge.sqlite").read_bytes()
     with pytest.raises(StorageError) as caught:
         open_folder(tmp_path)
-    expected = (
-        f"{tmp_path}/sedge.sqlite: schema {schema}, but this version uses {SCHEMA}; upgrade Sedge"
-    )
-    assert str(caught.value) == expected
+    said = f"schema {schema}, but this version uses {SCHEMA}; upgrade Sedge"
+    assert str(caught.value) == f"{tmp_path}/sedge.sqlite: {said}"
     assert (tmp_path / "sedge.sqlite").read_bytes() == before
 
 
@@ -450,9 +435,7 @@ def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_one_clear_line() -> None:
     with as_nobody() as folder:
         (folder / "empty").mkdir(0o500)
-        with pytest.raises(
-            StorageError, match=r"empty.*(Permission denied|not readable)"
-        ) as caught:
+        with pytest.raises(StorageError, match=r"empty.*(Permission|not readable)") as caught:
             open_folder(folder / "empty")
         assert len(str(caught.value).splitlines()) == 1
         state = folder / "state"
@@ -512,10 +495,8 @@ def test_an_older_schema_is_brought_up_in_one_transaction(
     monkeypatch.setattr("sedge_cloud.store.connection.SCHEMA", SCHEMA + 2)
     for broken in ({SCHEMA: later[SCHEMA]}, {**later, SCHEMA + 1: "CREATE TABLE notes (; )"}):
         monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", broken)
-        with pytest.raises(
-            StorageError,
-            match=rf"schema {SCHEMA}, but this version uses {SCHEMA + 2}; no|incomplete",
-        ):
+        said = f"schema {SCHEMA}, but this version uses {SCHEMA + 2}; no|incomplete"
+        with pytest.raises(StorageError, match=said):
             open_store(tmp_path)
     monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", later)
     for _ in range(2):

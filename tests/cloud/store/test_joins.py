@@ -1,4 +1,4 @@
-"""Tokens and joins as rows: who is admitted, refused and counted, on both kinds of store."""
+"""Tokens, joins and renewals as rows, on both kinds of store: who is admitted, refused and counted."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from sedge_protocol.errors import ConfigError
 
 pytestmark = on_both
 NOW = 1000.0
+OLD, NEW, LATER = bytes(32), b"n" * 32, b"l" * 32
 
 
 def token(name: str, uses: int = 1, accepts: bool = True, device: str = "") -> TokenRow:
@@ -19,9 +20,8 @@ def token(name: str, uses: int = 1, accepts: bool = True, device: str = "") -> T
 
 
 def asks(name: str, by: str, key: int = 0) -> JoinRow:
-    return JoinRow(
-        bytes([key or ord(name[-1])]) * 65, f"join-{by}", name, name.encode() * 8, "pending", 0.0
-    )
+    point = bytes([key or ord(name[-1])]) * 65
+    return JoinRow(point, f"join-{by}", name, name.encode() * 8, "pending", 0.0)
 
 
 def test_who_is_admitted_and_who_is_not(tmp_path: Path) -> None:
@@ -52,9 +52,10 @@ def test_who_is_admitted_and_who_is_not(tmp_path: Path) -> None:
     old = store.devices_named(["pi-1"])["pi-1"].secret
     assert store.ask_to_join(asks("other", "c", key=3), NOW).device == "pi-1"
     assert store.devices_named(["pi-1"])["pi-1"].secret != old
-    assert [row.refused for row in store.refusing_tokens(NOW) if row.token == "join-b"] == [
-        "pi-3 asked to join: the token expired at 1970-01-01 00:16 UTC: ask for a new one"
-    ]
+    (refusing,) = (row for row in store.refusing_tokens(NOW) if row.token == "join-b")
+    assert refusing.refused.startswith(
+        "pi-3 asked to join: the token expired at 1970-01-01 00:16 UTC"
+    )
     store.close()
 
 
@@ -99,4 +100,53 @@ def test_pending_accepted_admitted(tmp_path: Path) -> None:
     assert [row.token for row in store.spent_tokens(NOW)] == ["join-d"]
     with pytest.raises(ConfigError, match="a token"):
         store.revoke_token("join-z")
+    store.close()
+
+
+def test_a_secret_is_asked_offered_given_and_used(tmp_path: Path) -> None:
+    """A device has one secret or two, and never none."""
+    store = open_store(tmp_path)
+    store.add_devices(dict.fromkeys(("pi-1", "pi-2", "pi-3"), OLD))
+    store.revoke_device("pi-3")
+    with pytest.raises(ConfigError, match="an enrolled device"):
+        store.ask_to_renew(["pi-1", "pi-9"], 5.0)
+    before = store.enrolment()
+    assert store.ask_to_renew(["pi-1", "pi-2", "pi-3"], 5.0) == ["pi-1", "pi-2"]
+    assert store.enrolment() > before and store.renewals_due() == []
+    store.offer_secret("pi-3", b"p", NEW)  # revoked: nobody asked
+    store.offer_secret("pi-1", b"p", NEW)
+    store.offer_secret("pi-1", b"p", LATER)  # the same once more
+    (due,) = store.renewals_due()
+    assert (due.device, due.secret) == ("pi-1", NEW)
+    # The device has lost that since, and offers another: the broker is to get that one's password.
+    store.offer_secret("pi-1", b"q", LATER)
+    store.give_passwords([due])
+    (due,) = store.renewals_due()
+    assert due.secret == LATER
+    store.give_passwords([due])
+    assert store.renewals_due() == [] and store.devices_named(["pi-1"])["pi-1"].secret == OLD
+    # Asked again meanwhile: it goes on from where it is.
+    store.ask_to_renew(["pi-1"], 9.0)
+    row = store.renewal("pi-1")
+    assert row is not None and row.account and row.asked == 5.0
+    assert store.end_renewal(row) and not store.end_renewal(row)
+    assert store.devices_named(["pi-1"])["pi-1"].secret == LATER
+    assert [row.device for row in store.renewals()] == ["pi-2"]
+    store.close()
+
+
+def test_whose_secret_changes_is_revoked_or_reissued_meanwhile(tmp_path: Path) -> None:
+    """What an operator decides later holds."""
+    store = open_store(tmp_path)
+    store.add_devices(dict.fromkeys(("pi-1", "pi-2"), OLD))
+    store.ask_to_renew(["pi-1", "pi-2"], 5.0)
+    for name in ("pi-1", "pi-2"):
+        store.offer_secret(name, b"p", NEW)
+    rows = store.renewals()
+    store.revoke_device("pi-1")
+    store.reissue_device("pi-2", LATER)
+    assert [store.end_renewal(row) for row in rows] == [False, False]
+    found = store.devices_named(["pi-1", "pi-2"])
+    assert found["pi-1"].revoked and found["pi-2"].secret == LATER
+    assert store.renewals_due() == []
     store.close()

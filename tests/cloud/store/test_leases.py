@@ -28,7 +28,6 @@ def everybody_is_gone(process: ProcessRow, now: float) -> bool:
 
 
 def joined(folder: Path) -> Store:
-    """A process of the store's."""
     store = open_store(folder)
     store.join(HERE, nobody_is_gone)
     return store
@@ -49,13 +48,10 @@ def test_tokens_grow_and_a_lease_lasts_ten_seconds_by_the_databases_clock(tmp_pa
 def test_leases_change_in_one_transaction_of_whoever_is_alive(tmp_path: Path) -> None:
     one, two = joined(tmp_path), joined(tmp_path)
     mine = one.processes()[0].token
-    one.settle(
-        lambda living, rows: [LeaseRow("00", mine), LeaseRow("leader", mine)], nobody_is_gone
-    )
-    assert {row.name: row.token for row in two.leases() if row.token} == {
-        "00": mine,
-        "leader": mine,
-    }
+    taken = [LeaseRow("00", mine), LeaseRow("leader", mine)]
+    one.settle(lambda living, rows: taken, nobody_is_gone)
+    held = {row.name: row.token for row in two.leases() if row.token}
+    assert held == {"00": mine, "leader": mine}
     assert len(two.leases()) == 65
     seen = list[int]()
 
@@ -134,7 +130,6 @@ class Stopped:
 
     @property
     def reached(self) -> bool:
-        """Whether there was such a step."""
         return self._left <= 0
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:

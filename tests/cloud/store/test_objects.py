@@ -38,7 +38,6 @@ class Bench:
         return ObjectBlobs("memory://", self.memory, self.folder / name, self.limit)
 
     def put(self, data: bytes) -> bytes:
-        """Store a blob by the first machine."""
         sha256 = self.blobs.write(data)
         self.blobs.settle()
         return sha256
@@ -70,14 +69,12 @@ def test_it_can_be_read_before_it_is_settled(bench: Bench, monkeypatch: pytest.M
     monkeypatch.setattr(ObjectBlobs, "_send", never)
     sha256 = bench.blobs.write(b"under way")
     assert bench.blobs.has(sha256) and bench.blobs.size(sha256) == 9
-    assert (
-        bench.blobs.read(sha256) == b"under way" and bench.blobs.read_span(sha256, 0, 5) == b"under"
-    )
+    assert bench.blobs.read(sha256) == b"under way"
+    assert bench.blobs.read_span(sha256, 0, 5) == b"under"
 
 
 def test_a_blob_that_could_not_be_stored_is_stored_by_the_next_settling(bench: Bench) -> None:
     """A row that names it is not committed before."""
-
     with failing(obstore, "put", BaseError("the server is away\n\nDebug source:\nmuch more")):
         sha256 = bench.blobs.write(b"some bytes")
         with pytest.raises(StorageError):
@@ -93,9 +90,7 @@ def test_a_blob_that_could_not_be_stored_is_stored_by_the_next_settling(bench: B
     assert bench.opened("two").read(sha256) == b"some bytes"
 
 
-def test_only_so_much_waits_for_a_server_that_is_away(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_so_much_waits_for_a_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "WAITING_BYTES", 1000)
     with failing(obstore, "put", BaseError("the server is away")):
         bench.blobs.write(b"1" * 600)
@@ -147,9 +142,7 @@ def test_a_full_disk_costs_only_the_copies(bench: Bench) -> None:
         ObjectParts(bench.blobs).require_room(1)
 
 
-def test_what_nothing_names_goes_once_it_is_old(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nothing_names_goes_when_old(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = bench.put(b"kept"), bench.put(b"gone, in a while")
     assert bench.blobs.collect({kept}, 60.0) == 0
     head = obstore.head

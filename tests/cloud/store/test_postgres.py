@@ -108,9 +108,7 @@ def test_a_run_is_not_deleted_while_an_update_is_received(cloud: Cloud) -> None:
     assert said == ["received", "deleted"] and cloud.store.runs() == []
 
 
-def test_a_row_that_is_locked_too_long_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_locked_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
     one.next_incarnation(1)

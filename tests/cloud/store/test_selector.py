@@ -52,12 +52,11 @@ ONLINE = {
 
 @pytest.fixture
 def store(store: Store) -> Store:
-    """Six devices."""
     store.add_devices({name: secret_of(name) for name in FLEET})
     for name, (tags, memory_mb, backends) in FLEET.items():
         store.tag([name], tags)
         if backends:
-            hello = msgspec.structs.replace(a_hello(name, backends), memory_mb=memory_mb)
+            hello = a_hello(name, backends, memory_mb=memory_mb)
             store.save_hello(store.devices_named(name)[name], 1, msgspec.msgpack.encode(hello))
     sessions = [SessionRow(name, True, waits="busy" if name == "f" else "") for name in "abcf"]
     store.save_sessions([*sessions, SessionRow("e", False)])

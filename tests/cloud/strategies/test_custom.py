@@ -1,11 +1,10 @@
 """Somebody's own strategy that goes wrong ends its run, not the coordinator."""
 
 import logging
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -73,8 +72,6 @@ class Leaving(FedAvg, frozen=True):
 
 
 class Forgetful(FedAvg, frozen=True):
-    """Gives back nothing."""
-
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         return None  # type: ignore[return-value]  # what a forgotten return does
 
@@ -92,14 +89,6 @@ class Giving(FedAvg, frozen=True):
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         return replace(super().apply(context, updates), **self.fields)
-
-
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> str:
-    module = ModuleType("own_wrong")
-    module.__dict__["Wrong"] = Wrong
-    monkeypatch.setitem(sys.modules, "own_wrong", module)
-    return "own_wrong:Wrong"
 
 
 def steps(strategy: Custom) -> list[object]:
@@ -133,10 +122,8 @@ def test_an_error_names_class_step_and_reason(step: str) -> None:
         (ConfigError("key", 1, "2"), ConfigError),
         (StorageError("full"), StorageError),
         (LocalError("a bug"), StrategyError),
-        (
-            CodecError("layout: no tensor named 'x'"),
-            StrategyError,
-        ),  # a run does not end with that one
+        # A run does not end with that one.
+        (CodecError("layout: no tensor named 'x'"), StrategyError),
     ],
 )
 def test_an_error_that_a_run_ends_or_waits_with_stays_what_it_is(
@@ -158,12 +145,9 @@ def test_a_forgotten_return_is_named() -> None:
 # Every field of what it gives back.
 
 FLOATS = np.zeros(3, np.float32)
+CODED = {"size": 3, "indices": None, "values": FLOATS}
 PLANNED: list[tuple[str, object, str]] = [
-    (
-        "patch",
-        {"size": 3, "indices": None, "values": FLOATS},
-        "Assignment.patch: found a dict, expected a SparseVector",
-    ),
+    ("patch", CODED, "Assignment.patch: found a dict, expected a SparseVector"),
     ("work", Training(), "Assignment.work: found a Training, expected a Work"),
     ("arrays", MappingProxyType({}), "got `ext` - at `$.arrays` (builtins.mappingproxy)"),
     ("arrays", {"x": [1.0]}, "Expected an array of float32, got list - at `$.arrays[...]`"),
@@ -187,7 +171,7 @@ KEPT: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "found", "text"), PLANNED)
-def test_an_assignment_is_looked_at_field_by_field(name: str, found: object, text: str) -> None:
+def test_an_assignment_is_read_field_by_field(name: str, found: object, text: str) -> None:
     with pytest.raises(StrategyError) as caught:
         Custom(Giving({name: found})).plan(CONTEXT, ClientModel())
     assert ":Giving.plan: " in str(caught.value) and text in str(caught.value)
@@ -195,9 +179,7 @@ def test_an_assignment_is_looked_at_field_by_field(name: str, found: object, tex
 
 @pytest.mark.parametrize("step", ["init", "apply"])
 @pytest.mark.parametrize(("name", "found", "text"), KEPT)
-def test_a_state_is_looked_at_field_by_field(
-    step: str, name: str, found: object, text: str
-) -> None:
+def test_a_state_is_read_field_by_field(step: str, name: str, found: object, text: str) -> None:
     custom = Custom(Giving({name: found}))
     with pytest.raises(StrategyError) as caught:
         custom.init(CONTEXT) if step == "init" else custom.apply(CONTEXT, [])

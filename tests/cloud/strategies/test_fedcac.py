@@ -4,20 +4,15 @@ The algorithm itself is in paper/test_cac_paper.py.
 """
 
 import numpy as np
-from tests.cloud.contexts import context_of
+from tests.cloud.contexts import a_layout, context_of
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Theta
 
-LAYOUT = Layout.of(
-    [
-        ("norm.weight", (4,), Role.PARAMETER),
-        ("norm.running_var", (2,), Role.STATISTIC),
-        ("fc.weight", (2, 3), Role.PARAMETER),
-        ("fc.bias", (1,), Role.PARAMETER),
-    ]
+LAYOUT = a_layout(
+    {"norm.weight": (4,), "norm.running_var": (2,), "fc.weight": (2, 3), "fc.bias": (1,)}
 )
 N = LAYOUT.size
 ONES = np.ones(N, np.float32)
@@ -25,7 +20,6 @@ CONTEXT = context_of(LAYOUT, ONES, round=1)
 
 
 def dense(*values: float) -> SparseVector:
-    """A dense vector (n,)."""
     return SparseVector(N, None, np.array(values, np.float32))
 
 
@@ -44,13 +38,12 @@ def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
 
 
 def test_a_long_model_is_compared_by_a_sample() -> None:
-    layout = Layout.of([("fc.weight", (1000,), Role.PARAMETER)])
+    layout = a_layout({"fc.weight": (1000,)})
     theta = np.ones(1000, np.float32)
     rng = np.random.default_rng(0)
     steps = [rng.exponential(size=1000).astype(np.float32) for _ in range(2)]
-    sent = [
-        Update(name, 1, theta, None, SparseVector(1000, None, steps[name > "b"])) for name in "abcd"
-    ]
+    vectors = [SparseVector(1000, None, step) for step in steps]
+    sent = [Update(name, 1, theta, None, vectors[name > "b"]) for name in "abcd"]
     after = FedCAC(overlap_sample=64, beta=1).apply(context_of(layout, theta), sent)
     assert after.groups == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",)}
 

@@ -8,23 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cloud.contexts import context_of
+from tests.cloud.contexts import a_layout, context_of
 
 from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes, sparse_mean
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.work import UpdateSelection, Work
 
-LAYOUT = Layout.of(
-    [
-        ("conv.weight", (2, 3), Role.PARAMETER),
-        ("norm.weight", (2,), Role.PARAMETER),
-        ("norm.running_var", (2,), Role.STATISTIC),
-        ("fc.weight", (2, 3), Role.PARAMETER),
-    ]
+LAYOUT = a_layout(
+    {"conv.weight": (2, 3), "norm.weight": (2,), "norm.running_var": (2,), "fc.weight": (2, 3)}
 )
 N = LAYOUT.size
 THETA = np.arange(1, N + 1, dtype=np.float32)
@@ -32,12 +27,8 @@ CONTEXT = context_of(LAYOUT, THETA, round=1)
 
 
 def sparse(elements: Mapping[int, float]) -> SparseVector:
-    """A vector (n,) with these elements."""
-    return SparseVector(
-        N,
-        np.array(sorted(elements), np.uint32),
-        np.array([elements[k] for k in sorted(elements)], np.float32),
-    )
+    values = np.array([elements[k] for k in sorted(elements)], np.float32)
+    return SparseVector(N, np.array(sorted(elements), np.uint32), values)
 
 
 def known(elements: Mapping[int, float], group: tuple[ClientModel, ...] = ()) -> ClientModel:
@@ -48,26 +39,11 @@ def known(elements: Mapping[int, float], group: tuple[ClientModel, ...] = ()) ->
     return ClientModel(trained, 1, device="a", sent=sent, group=group)
 
 
-def patch_of(assignment: Assignment) -> dict[int, float]:
-    """The patch as {index: value}."""
-    assert assignment.patch is not None
-    assert assignment.patch.indices is not None
-    return dict(
-        zip(assignment.patch.indices.tolist(), assignment.patch.values.tolist(), strict=True)
-    )
-
-
 def test_what_a_device_is_asked_for() -> None:
     given = FedPURIN().plan(CONTEXT, ClientModel())
-    assert given == Assignment(
-        work=Work(
-            keep=("norm.weight", "norm.running_var"),
-            select=UpdateSelection(
-                fraction=0.5, gradient="last", hessian=False, cutoff=1e-10, half=True
-            ),
-            remember=True,
-        )
-    )
+    select = UpdateSelection(fraction=0.5, gradient="last", hessian=False, cutoff=1e-10, half=True)
+    keep = ("norm.weight", "norm.running_var")
+    assert given == Assignment(work=Work(keep=keep, select=select, remember=True))
 
 
 @pytest.mark.parametrize(("gradient", "hessian"), [("last", True), ("delta", False)])
@@ -85,7 +61,9 @@ def test_a_device_that_has_sent_nothing_does_not_count() -> None:
     for client in (ClientModel(), ClientModel(THETA), ClientModel(THETA, sent=sparse({}))):
         assert FedPURIN().plan(CONTEXT, client).patch is None
     own = known({0: 1}, group=(ClientModel(), known({0: 2})))
-    assert patch_of(FedPURIN().plan(CONTEXT, own)) == {0: 2.5}
+    patch = FedPURIN().plan(CONTEXT, own).patch
+    assert patch is not None and patch.indices is not None
+    assert (patch.indices.tolist(), patch.values.tolist()) == ([0], [2.5])
 
 
 @pytest.mark.parametrize("average", ["shrunk", "counted", "filled"])
@@ -100,9 +78,6 @@ def test_after_beta_a_device_gets_what_it_has(average: str) -> None:
         # Equal bytes are what lets the device know its own values again.
         coded = encode(patch, ValueCoding.FP32, Compression.NONE)
         assert (coded == encode(kept, ValueCoding.FP32, Compression.NONE)) is same
-
-
-# Averages -----------------------------------------------------------------------------------------
 
 
 def updates(theta: Theta, *sent: tuple[str, int, Mapping[int, float]]) -> list[Update]:
@@ -125,9 +100,6 @@ def test_an_update_without_a_delta_weighs_but_says_nothing() -> None:
     sent = [Update("a", 1, THETA), *updates(THETA, ("b", 1, {0: 1}))]
     assert sparse_mean(sent, THETA, counted=False)[0] == 1
     assert sparse_mean(sent, THETA, counted=True)[0] == 2
-
-
-# Bytes --------------------------------------------------------------------------------------------
 
 
 def test_bytes_as_the_paper_counts_them() -> None:

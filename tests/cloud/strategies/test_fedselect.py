@@ -2,18 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.cloud.contexts import a_layout
 
 from sedge_cloud.strategies.fedselect import FedSelect, read_mask, write_mask
 from sedge_protocol.errors import StrategyError
-from sedge_protocol.layout import Layout, Role
 
-LAYOUT = Layout.of(
-    [
-        ("fc.weight", (2, 5), Role.PARAMETER),
-        ("fc.bias", (2,), Role.PARAMETER),
-        ("norm.running_mean", (2, 1), Role.STATISTIC),
-        ("head.weight", (2, 2), Role.PARAMETER),
-    ]
+LAYOUT = a_layout(
+    {"fc.weight": (2, 5), "fc.bias": (2,), "norm.running_mean": (2, 1), "head.weight": (2, 2)}
 )
 
 
@@ -26,6 +21,4 @@ def test_no_mask_is_empty_and_another_models_is_refused() -> None:
 def test_tensors_too_small_for_a_personal_element_are_said() -> None:
     assert not FedSelect(rate=0.2).remarks([LAYOUT])
     (said,) = FedSelect().remarks([LAYOUT])
-    assert said.startswith(
-        "fedselect: with rate 0.05 and limit 0.3, no tensor gets a personal element"
-    )
+    assert said.startswith("fedselect: with rate 0.05 and limit 0.3, no tensor gets a personal")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.contexts import context_of, follow
+from tests.cloud.contexts import a_layout, context_of, follow
 
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_cloud.strategies.apfl import APFL
@@ -17,7 +17,6 @@ from sedge_cloud.strategies.fedrep import FedRep
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategy import ClientModel, Strategy
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.layout import Layout, Role
 
 
 @pytest.mark.parametrize(
@@ -66,9 +65,7 @@ def test_refuses(name: str, options: dict[str, object], key: str, expected: str)
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_plays_a_round_without_updates(name: str) -> None:
-    layout = Layout.of(
-        [("conv.weight", (2, 1, 2, 2), Role.PARAMETER), ("fc.weight", (2, 2), Role.PARAMETER)]
-    )
+    layout = a_layout({"conv.weight": (2, 1, 2, 2), "fc.weight": (2, 2)})
     strategy = make_strategy(name, {})
     assert strategy.name == name
     context = context_of(layout, np.ones(12, np.float32))

@@ -35,9 +35,7 @@ def test_other_optimizers_are_refused(training: Training, message: str) -> None:
 
 @pytest.mark.parametrize("steps", [1, 3, 9])
 @pytest.mark.parametrize("schedule", [(0, 1.0), (0, 0.25), (4, 1.0), (4, 3.0)])
-def test_the_rates_of_a_round_are_out_of_the_variates(
-    steps: int, schedule: tuple[int, float]
-) -> None:
+def test_a_rounds_rates_are_out_of_the_variates(steps: int, schedule: tuple[int, float]) -> None:
     """A device with one gradient everywhere: c_i is that gradient, and c is a device's share of it.
 
     The round after has another rate, which is no concern of the one before.

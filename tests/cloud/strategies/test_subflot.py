@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
+from tests.fleet import always
 
 from sedge_cloud.algorithms import optimal_transport as transport
 from sedge_cloud.algorithms.submodels import form_of, places_of, prefix
@@ -25,10 +26,6 @@ CONTEXT = replace(context_of(LAYOUT, RESIDUAL, THETA, DROPPED[1:]), training=TRA
 FORMS = [form_of(CONTEXT, width) for width in range(4)]
 
 
-def _nothing(_: str) -> None:
-    return None
-
-
 def a_past(width: int, seed: int = 1) -> ClientModel:
     own = random_theta(FORMS[width].layout, np.random.default_rng(seed))
     return ClientModel(own, 3, device=f"d{width}", width=width)
@@ -42,9 +39,6 @@ def start_of(strategy: SubFLOT, client: ClientModel) -> Theta:
 
 def first_channels(width: int) -> Theta:
     return THETA[places_of(FORMS[0], FORMS[width], prefix(FORMS[width]))]
-
-
-# Where devices start.
 
 
 def test_a_past_of_another_width_is_none() -> None:
@@ -110,9 +104,6 @@ def test_the_pull_is_added_to_the_runs_prox_and_needs_a_past() -> None:
     assert SubFLOT(dropped=DROPPED, sar=False).plan(CONTEXT, client).work.training is None
 
 
-# Its parts left out.
-
-
 def test_without_transport_it_is_heterofl_with_a_pull() -> None:
     bare = SubFLOT(dropped=DROPPED, otp=False, ota=False, sar=False)
     plain = HeteroFL(dropped=DROPPED, weighting="examples")
@@ -131,7 +122,7 @@ def test_without_transport_it_is_heterofl_with_a_pull() -> None:
 
 
 def test_a_run_does_not_begin_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "find_spec", _nothing)
+    monkeypatch.setattr(transport, "find_spec", always(None))
     with pytest.raises(ConfigError, match="SciPy"):
         SubFLOT().init(CONTEXT)
     SubFLOT(solver="sinkhorn").init(CONTEXT)

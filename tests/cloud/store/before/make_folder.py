@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import Cloud, report_for
+from tests.cloud.helper import Cloud, fetch_model, report_for
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
@@ -36,8 +36,7 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Decline, Get, Order
-from sedge_protocol.wire.transfer import to_bitmap
+from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.update import encode_update
 
 SMALL = Layout.of([("body.weight", (10, 25), Role.PARAMETER), ("head.bias", (50,), Role.PARAMETER)])
@@ -61,11 +60,7 @@ WORKS = [True]
 def answer(seen: Seen, names: Sequence[str]) -> None:
     """These devices fetch the model of their last orders and send an update, each its own."""
     cloud = seen.cloud
-    for name in names:
-        order = cloud.order(name)
-        missing = to_bitmap(range(order.model.count), order.model.count)
-        cloud.say(name, Get(order.run, order.round, missing), order.model.transfer)
-    cloud.poll(1.0)
+    fetch_model(cloud, *names)
     for name in names:
         cloud.offer(name, update_of(name, cloud.order(name)))
     cloud.poll(1.0)
@@ -87,7 +82,6 @@ def begin(cloud: Cloud, name: str, config: RunConfig) -> None:
 
 
 def play(folder: Path) -> Seen:
-    """A coordinator that has come so far."""
     theta = np.random.default_rng(1).normal(0, 0.1, SMALL.size).astype(np.float32)
     seen = Seen(folder, None, ("a", "b", "c", "d", "never"), SMALL, theta)
     cloud = seen.cloud

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cloud import given, stores
 from tests.cloud.helper import Cloud
+from tests.fleet import always
 from tools.bench.parts.servers import Servers
 
 from sedge_cloud.store.database import Store
@@ -27,15 +28,11 @@ ON_BOTH = {
 }  # fmt: skip
 
 
-def nothing(descriptor: int) -> None:
-    """In place of ``os.fsync``."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def no_flush() -> Iterator[None]:
     """Blobs and folders of these tests are not flushed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", nothing)
+        patch.setattr("os.fsync", always(None))
         yield
 
 

@@ -10,7 +10,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -413,7 +413,7 @@ def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -
     return encode_update(report_for(order), payload if order.task == "train" else b"")
 
 
-def small_update(order: Order, seed: int = 0, **changes: object) -> bytes:
+def small_update(order: Order, seed: int = 0, **changes: Any) -> bytes:
     """An update of ten elements, so small that it travels inside its offer; ``changes`` of its report."""
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     values = np.full(10, 0.5, np.float32)

@@ -29,16 +29,7 @@ from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import RobustConfig, RunConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.outlets.page.html import status_page
-from sedge_cloud.privacy import (
-    PrivacyBudget,
-    PrivacyConfig,
-    bought_line,
-    epsilon_of,
-    first_budget,
-    least_noise,
-    require_devices,
-    spent_line,
-)
+from sedge_cloud.privacy import PrivacyBudget, PrivacyConfig, epsilon_of, first_budget
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.run_file import check_run
@@ -85,7 +76,7 @@ def test_the_accountant_is_below_the_moments_accountants_bound() -> None:
 @needs_accountant
 @pytest.mark.parametrize("share", [0.25, 1.0])
 def test_the_least_noise_spends_the_whole_budget(share: float) -> None:
-    noise = least_noise(share, 10, 8.0, 1e-5)
+    noise = module.least_noise(share, 10, 8.0, 1e-5)
     assert 7.99 < epsilon_of(noise, share, 10, 1e-5) <= 8.0
 
 
@@ -97,10 +88,10 @@ def test_noise_of_ones_own_lasts_for_fewer_rounds() -> None:
     assert 0 < budget.rounds < 100 and budget.expected == 1000
     within, beyond = (epsilon_of(4.0, 1.0, budget.rounds + more, delta) for more in (0, 1))
     assert within <= given.epsilon < beyond
-    bought = bought_line(given, 1.0, budget)
+    bought = module.bought_line(given, 1.0, budget)
     assert bought.startswith(f"privacy: {budget.rounds} training rounds with noise of 4 clips")
     assert bought.endswith(f"spend epsilon {within:.3g} of {given.epsilon:g} at delta 1e-05")
-    spent = spent_line(given, 1.0, budget.after_round())
+    spent = module.spent_line(given, 1.0, budget.after_round())
     assert f"of {given.epsilon:g} at delta 1e-05 spent, 1 of its" in spent
     with pytest.raises(ConfigError, match=r"privacy.noise: found 0.2, expected more: one round"):
         first_budget(msgspec.structs.replace(PRIVACY, noise=0.2), 1.0, 100, 1000)
@@ -310,10 +301,10 @@ def test_what_could_outdo_the_clip_is_refused_by_name(
 
 def test_delta_is_judged_by_the_number_of_devices() -> None:
     loose = msgspec.structs.replace(PRIVACY, delta=0.01)
-    require_devices(loose, 99)
-    said = refusal(lambda: require_devices(loose, 100))
+    module.require_devices(loose, 99)
+    said = refusal(lambda: module.require_devices(loose, 100))
     assert "privacy.delta: found 0.01, expected below 1 / 100" in said
-    assert "no device" in refusal(lambda: require_devices(loose, 0))
+    assert "no device" in refusal(lambda: module.require_devices(loose, 0))
 
 
 def test_without_the_accountant_the_extra_is_named(
@@ -323,6 +314,6 @@ def test_without_the_accountant_the_extra_is_named(
     monkeypatch.setattr(module, "find_spec", always(None))
     epsilon_of.cache_clear()
     assert "pip install 'sedge-fl[privacy]'" in refusal(lambda: check_run(PRIVATE))
-    assert spent_line(PRIVACY, 1.0, BUDGET.after_round()) == (
+    assert module.spent_line(PRIVACY, 1.0, BUDGET.after_round()) == (
         "privacy: 1 of its 2 training rounds used; epsilon 8 in total"
     )

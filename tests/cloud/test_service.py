@@ -144,8 +144,8 @@ def test_it_answers_whoever_asks_and_names_a_second_coordinator(
     assert len(bench.link.sent) == said, "a doctor that measures hears it itself"
     assert not caplog.messages
     bench.happen(Received(itself, bytes(len(token))))
-    (said,) = caplog.messages
-    assert said == "a second coordinator of this fleet has connected: stop one of the two"
+    (line,) = caplog.messages
+    assert line == "a second coordinator of this fleet has connected: stop one of the two"
 
 
 def test_a_device_unlike_others_is_named(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 from tests.cloud import given
-from tests.cloud.helper import (
-    AXES,
-    CONFIG,
-    LAYOUT,
-    as_nobody,
-    make_bundle,
-    make_width,
-    random_theta,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, as_nobody, make_bundle, make_width, random_theta
 from tests.cloud.stores import open_store
 from tests.edge.backends.softmax import DIVIDING
 from tests.fleet import EMPTY_PROGRAM
@@ -126,7 +118,7 @@ def test_a_frozen_tensor_that_is_not_there(store: Store, tmp_path: Path) -> None
 
 def test_krum_is_for_one_width(store: Store, tmp_path: Path) -> None:
     """The run would fail when its first round closes."""
-    whole, half = make_bundle(tmp_path / "whole", axes=AXES), make_width(tmp_path / "half", 0.5)
+    whole, half = make_width(tmp_path / "whole", 0.0), make_width(tmp_path / "half", 0.5)
     config = msgspec.structs.replace(CONFIG, strategy="heterofl", robust=RobustConfig(rule="krum"))
     with pytest.raises(ConfigError, match=r"robust\.rule: found 'krum', expected a rule that"):
         start_run(store, "run", whole, config, [half])

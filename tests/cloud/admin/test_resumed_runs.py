@@ -8,16 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    FLEET,
-    RUN,
-    Cloud,
-    began,
-    make_bundle,
-    random_theta,
-    small_update,
-)
+from tests.cloud.helper import CONFIG, RUN, Cloud, began, make_bundle, random_theta, small_update
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import EarlierPart, RunConfig
@@ -120,12 +111,6 @@ def test_nothing_to_resume(cloud: Cloud, rounds: int | None, said: str) -> None:
     assert cloud.run_row() == before
 
 
-def rounds_of(config: RunConfig) -> str:
-    """A letter for each round: T trains, e evaluates."""
-    counts = [config.training_rounds(number) for number in range(config.total_rounds + 1)]
-    return "".join("T" if b > a else "e" for a, b in pairwise(counts))
-
-
 @pytest.mark.parametrize(
     ("every", "evaluate", "earlier", "num_rounds", "expected"),
     [
@@ -143,7 +128,8 @@ def test_the_rounds_of_an_extended_run(
     config = RunConfig(
         strategy="fedavg", num_rounds=num_rounds, evaluate=evaluate, evaluate_every=every, earlier=earlier
     )  # fmt: skip
-    assert rounds_of(config) == expected
+    counts = [config.training_rounds(number) for number in range(config.total_rounds + 1)]
+    assert "".join("T" if b > a else "e" for a, b in pairwise(counts)) == expected
 
 
 def test_a_deleted_run_leaves_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +219,7 @@ def test_what_was_done_for_a_deleted_run_counts_for_no_other_of_its_name(cloud: 
     cloud.hello()
     cloud.answer("a", "b")
     with closing(cloud.second_store()) as store:
-        reader = Reader(FLEET, store.folder, store)
+        reader = Reader(cloud.core.fleet, store.folder, store)
         assert [device.updates for device in reader.read().devices] == [1, 1]
         stop_run(cloud.store, RUN)
         delete_run(cloud.store, RUN)

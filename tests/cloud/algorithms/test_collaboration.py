@@ -5,14 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms import collaboration
-from sedge_cloud.algorithms.collaboration import (
-    Masks,
-    collaborators,
-    overlaps,
-    packed,
-    sampled_places,
-    threshold,
-)
+from sedge_cloud.algorithms.collaboration import Masks, overlaps, sampled_places
 
 
 def masks_of(size: int, **critical: list[int]) -> Masks:
@@ -37,7 +30,7 @@ def test_overlaps_are_what_counting_gives(size: int) -> None:
     bits = rng.random((5, size)) < np.array([0.1, 0.5, 0.5, 0.9, 1.0])[:, None]
     bits[:, 0] = True  # none is empty
     bits[2] = bits[1]
-    found = overlaps([packed(row) for row in bits])
+    found = overlaps([collaboration.packed(row) for row in bits])
     np.testing.assert_array_equal(found, by_counting(bits))
     assert found[1, 2] == found[2, 1] == 1
 
@@ -58,7 +51,7 @@ def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
     elements = [0, 3, 4, 9, 10]
     masks = masks_of(12, **{f"d{i:02}": elements for i in range(count)})
-    groups = collaborators(masks.words, number, 7)
+    groups = collaboration.collaborators(masks.words, number, 7)
     for device in masks.words:
         assert groups[device] == tuple(d for d in masks.words if d != device)
 
@@ -66,10 +59,10 @@ def test_equal_masks_are_one_group(count: int, number: int) -> None:
 def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     # The mean of six times 13/14 is rounded up, and so is .2 + (.9 - .2) at other numbers.
     masks = masks_of(16, **{f"d{i}": [*range(13), 13 + i] for i in range(3)})
-    groups = collaborators(masks.words, 1, 7)
+    groups = collaboration.collaborators(masks.words, 1, 7)
     assert groups == {"d0": ("d1", "d2"), "d1": ("d0", "d2"), "d2": ("d0", "d1")}
     overlap = np.array([[1, 1 - 19 / 20, 1 - 9 / 20], [1 - 16 / 20, 1, 0.25], [0.9, 0.15, 1]])
-    assert threshold(overlap, 3, 3) == 0.9
+    assert collaboration.threshold(overlap, 3, 3) == 0.9
 
 
 @pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 999)])

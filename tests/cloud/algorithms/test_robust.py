@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from sedge_cloud.algorithms.robust import (
-    Robust,
-    agreement_factors,
-    clip_factors,
-    coordinate_wise,
-    counted_examples,
-    krum,
-)
+from sedge_cloud.algorithms import robust
 
 
 @pytest.mark.parametrize(
@@ -31,7 +24,7 @@ from sedge_cloud.algorithms.robust import (
     ],
 )
 def test_clip_factors(lengths: list[float], clip: float, factors: list[float]) -> None:
-    assert clip_factors(lengths, clip) == factors
+    assert robust.clip_factors(lengths, clip) == factors
 
 
 @pytest.mark.parametrize(
@@ -43,7 +36,7 @@ def test_clip_factors(lengths: list[float], clip: float, factors: list[float]) -
     ],
 )
 def test_lengths_compared_among_others(among: list[float], factors: list[float]) -> None:
-    assert clip_factors([1, 100, 0, np.nan], 5, among) == factors
+    assert robust.clip_factors([1, 100, 0, np.nan], 5, among) == factors
 
 
 @pytest.mark.parametrize(
@@ -60,7 +53,7 @@ def test_lengths_compared_among_others(among: list[float], factors: list[float])
     ],
 )
 def test_counted_examples(claimed: list[int], max_weight: float, counted: list[int]) -> None:
-    assert counted_examples(claimed, max_weight) == counted
+    assert robust.counted_examples(claimed, max_weight) == counted
 
 
 @pytest.mark.parametrize(
@@ -68,12 +61,12 @@ def test_counted_examples(claimed: list[int], max_weight: float, counted: list[i
     [(0.2, 10, 2), (0.29, 100, 29), (0.3, 9, 2), (0.0, 50, 0), (0.07, 100, 7), (0.49, 3, 1)],
 )
 def test_counts_the_wrong_as_written(byzantine: float, count: int, wrong: int) -> None:
-    assert Robust(byzantine=byzantine).wrong(count) == wrong
+    assert robust.Robust(byzantine=byzantine).wrong(count) == wrong
 
 
 def test_of_two_directions_neither_is_wrong() -> None:
-    assert agreement_factors([1.0, 0.1]) == [1, 1]
-    assert agreement_factors([1.0, 0.1, 1.0]) == [1, 0.2, 1]
+    assert robust.agreement_factors([1.0, 0.1]) == [1, 1]
+    assert robust.agreement_factors([1.0, 0.1, 1.0]) == [1, 0.2, 1]
 
 
 def gram(points: list[list[float]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -83,14 +76,14 @@ def gram(points: list[list[float]]) -> np.ndarray[tuple[int, ...], np.dtype[np.f
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_krum_of_too_few_keeps_all(count: int) -> None:
-    assert krum(np.eye(count), 1, "krum") == list(range(count))
+    assert robust.krum(np.eye(count), 1, "krum") == list(range(count))
 
 
 def test_equal_scores_keep_the_first() -> None:
-    assert krum(gram([[1.0]] * 5), 1, "krum") == [0]
-    assert krum(gram([[1.0]] * 5), 1, "multi_krum") == [0, 1]
+    assert robust.krum(gram([[1.0]] * 5), 1, "krum") == [0]
+    assert robust.krum(gram([[1.0]] * 5), 1, "multi_krum") == [0, 1]
 
 
 def test_infinite_changes_are_trimmed_away() -> None:
     values = np.array([[np.inf], [1], [2], [3], [-np.inf]], np.float32)
-    assert coordinate_wise(values, "trimmed_mean", 1).tolist() == [2]
+    assert robust.coordinate_wise(values, "trimmed_mean", 1).tolist() == [2]

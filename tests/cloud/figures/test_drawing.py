@@ -2,22 +2,8 @@
 
 import pytest
 
-from sedge_cloud.figures.drawing import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Axis,
-    Plot,
-    bytes_axis,
-    count_axis,
-    metric_axis,
-    round_axis,
-    ticks,
-    time_axis,
-)
+from sedge_cloud.figures import drawing
+from sedge_cloud.figures.drawing import HEIGHT, LEFT, TOP, WIDTH, Axis, Plot, ticks
 
 
 @pytest.mark.parametrize(
@@ -31,7 +17,7 @@ from sedge_cloud.figures.drawing import (
 def test_time_is_in_a_unit_that_gives_small_numbers(
     longest_s: float, name: str, last: float, text: str
 ) -> None:
-    axis = time_axis(longest_s)
+    axis = drawing.time_axis(longest_s)
     assert axis.label == name
     assert (axis.low, axis.ticks[0]) == (0, (0, "0"))
     assert axis.high >= longest_s
@@ -52,7 +38,7 @@ def test_time_is_in_a_unit_that_gives_small_numbers(
     ],
 )
 def test_sizes_stand_between_powers_of_ten(low: float, high: float, names: list[str]) -> None:
-    axis = bytes_axis(low, high)
+    axis = drawing.bytes_axis(low, high)
     assert [text for _, text in axis.ticks] == names
     assert axis.share([at for at, _ in axis.ticks]) == pytest.approx(
         [i / (len(names) - 1) for i in range(len(names))]
@@ -65,7 +51,7 @@ def test_accuracy_begins_at_a_tenth() -> None:
         ([0.97], 0.895, "90 %"),
         ([], -0.005, "0 %"),
     ):
-        axis = metric_axis(values)
+        axis = drawing.metric_axis(values)
         assert (axis.low, axis.high) == pytest.approx((low, 1.005))
         assert (axis.ticks[0][1], axis.ticks[-1][1]) == (first, "100 %")
 
@@ -74,9 +60,9 @@ def test_ticks_are_round_numbers_within_the_range() -> None:
     assert ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert ticks(0.5, 1, 6) == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
     assert ticks(3, 3, 5) == pytest.approx([3])
-    assert [text for _, text in count_axis(1, 3).ticks] == ["1", "2", "3"]
-    assert [text for _, text in round_axis([]).ticks] == ["1"]
-    assert [text for _, text in round_axis(list(range(1, 301))).ticks][:2] == ["50", "100"]
+    assert [text for _, text in drawing.count_axis(1, 3).ticks] == ["1", "2", "3"]
+    assert [text for _, text in drawing.round_axis([]).ticks] == ["1"]
+    assert [text for _, text in drawing.round_axis(list(range(1, 301))).ticks][:2] == ["50", "100"]
 
 
 def a_plot() -> Plot:
@@ -88,9 +74,9 @@ def test_data_become_pixels() -> None:
     plot = a_plot()
     plot.line([0, 10], [0, 100], "s1")
     [path] = plot.paths
-    assert path.d == f"M{LEFT:g} {HEIGHT - BOTTOM:g} {WIDTH - RIGHT:g} {TOP:g}"
+    assert path.d == f"M{LEFT:g} {HEIGHT - drawing.BOTTOM:g} {WIDTH - drawing.RIGHT:g} {TOP:g}"
     upside_down = Plot("p", Axis(0, 10, []), Axis(100, 0, []))
-    assert upside_down.py(100) == HEIGHT - BOTTOM
+    assert upside_down.py(100) == HEIGHT - drawing.BOTTOM
 
 
 def test_many_strokes_are_one_path_and_none_is_none() -> None:
@@ -116,5 +102,5 @@ def test_texts_stand_beside_their_point() -> None:
     plot.text(0, 0, "here", (3, -4))
     plot.rule(100, "all")
     here, above = plot.labels
-    assert (here.x, here.y) == (LEFT + 3, HEIGHT - BOTTOM - 4)
+    assert (here.x, here.y) == (LEFT + 3, HEIGHT - drawing.BOTTOM - 4)
     assert (above.y, above.anchor, plot.paths[0].dashed) == (TOP - 6, "end", True)

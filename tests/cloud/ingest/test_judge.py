@@ -2,6 +2,7 @@
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -62,7 +63,7 @@ OTHERS, OURS = OTHER.hash.hex()[:16], LAYOUT.hash.hex()[:16]
         ("num_examples", 0, "invalid: update.num_examples: 0, expected at least 1"),
     ],
 )
-def test_a_wrong_field_is_refused(cloud: Cloud, field: str, value: object, text: str) -> None:
+def test_a_wrong_field_is_refused(cloud: Cloud, field: str, value: Any, text: str) -> None:
     """It leaves a bad receipt, and nothing else."""
     blob = encode_update(report_for(cloud.order("a"), **{field: value}), payload_of(10))
     with pytest.raises(UpdateRejected) as caught:

@@ -4,17 +4,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from tests.cloud.helper import (
-    CONFIG,
-    FLEET,
-    LAYOUT,
-    RUN,
-    Cloud,
-    a_hello,
-    began,
-    fetch_model,
-    report_for,
-)
+from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, Cloud, a_hello, fetch_model, report_for
 from tests.fleet import failing
 
 from sedge_cloud.coding import BroadcastConfig
@@ -53,7 +43,8 @@ def test_a_round_of_three(tmp_path: Path) -> None:
 
 
 def test_bytes_over_http_count_apart_as_devices_report_them(tmp_path: Path) -> None:
-    cloud = began(tmp_path)
+    cloud = Cloud(tmp_path)
+    cloud.hello()
     nothing = encode(SparseVector(LAYOUT.size, np.empty(0, np.uint32), np.empty(0, np.float32)))
     for name, came in (("a", 5000), ("b", 700)):
         order = cloud.order(name)

@@ -67,15 +67,14 @@ class Site:
         finally:
             connection.close()
 
-    def post(
-        self, verb: str, name: str, csrf: str | None = None, origin: str = "", said: str = ""
-    ) -> int:
-        """Act as a form of the page does; the status. By default with the token and origin of the page."""
-        return self.act(verb, name, csrf, origin, said)[0]
+    def post(self, *words: str, **given: str) -> int:
+        """Act as a form of the page does; the status."""
+        return self.act(*words, **given)[0]
 
     def act(
         self, verb: str, name: str, csrf: str | None = None, origin: str = "", said: str = ""
     ) -> tuple[int, str]:
+        """The status and the page. By default with the token and origin of the page."""
         if csrf is None:
             _, text = self.ask(f"/confirm?verb={verb}&name={name}")
             csrf = text.partition('name="csrf" value="')[2].partition('"')[0]

@@ -1,5 +1,7 @@
 """What a process does with the devices of its own shards, and with those of others."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
@@ -88,7 +90,7 @@ def test_who_is_revoked_or_waits_elsewhere_gets_no_order(without_b: Cloud) -> No
     ],
 )  # fmt: skip
 def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_nothing(
-    cloud: Cloud, change: dict[str, object], renewed: bool
+    cloud: Cloud, change: dict[str, Any], renewed: bool
 ) -> None:
     cloud.hello("a")
     cloud.store.save_sessions(cloud.core.devices.take_unsaved(100))

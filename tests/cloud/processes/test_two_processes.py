@@ -8,17 +8,7 @@ import msgspec
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import (
-    BEGUN,
-    CONFIG,
-    FLEET,
-    RUN,
-    TRUSTING,
-    Cloud,
-    a_hello,
-    make_bundle,
-    small_update,
-)
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, make_bundle, small_update
 from tests.cloud.stores import open_store
 from tests.fleet import failing
 
@@ -75,7 +65,7 @@ def _process(fleet: Cloud) -> Cloud:
     store = open_store(fleet.folder / "state")
     process = Cloud.of(store, fleet.folder, (), 1)
     process.devices = fleet.devices
-    process.core = Coordinator(FLEET, store, 0.1, int(BEGUN), shared=True)
+    process.core = Coordinator(FLEET, store, 0.1, int(fleet.now), shared=True)
     process.load()
     process.core.connected(process.now)
     return process
@@ -135,7 +125,7 @@ def test_a_run_that_begins_anew_between_two_looks_is_another(pair: Pair, tmp_pat
 
 def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(pair_of: Pairs) -> None:
     given.PLANS["b"] = lambda context, client: assigned(then=(Training(),), own_model=OwnModel())
-    pair = pair_of(msgspec.structs.replace(CONFIG, strategy=given.NAME, robust=TRUSTING))
+    pair = pair_of(msgspec.structs.replace(CONFIG, strategy=given.NAME))
     pair.first.hello("a")
     pair.second.hello("b", codecs=("phases",))
     pair.go_on()

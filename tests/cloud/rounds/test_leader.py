@@ -124,8 +124,8 @@ def test_offers_for_a_run_without_strategy(tmp_path: Path, monkeypatch: pytest.M
         (refused,) = cloud.say(name, stale, manifest.transfer)
         assert isinstance(refused, Reject) and refused.reason == "unknown-round"
         cloud.restart()
-    (answer,) = cloud.say("c", Get(RUN, 1, b"\1"), orders["c"].model.transfer)
-    assert answer == Cancel(RUN, 1, "the round is over")
+    answer = cloud.say("c", Get(RUN, 1, b"\1"), orders["c"].model.transfer)
+    assert answer == [Cancel(RUN, 1, "the round is over")]
     assert len(cloud.notes(logging.ERROR)) == 1
 
 

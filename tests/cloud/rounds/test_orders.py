@@ -136,7 +136,7 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
 ) -> None:
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))
-    cloud.store.public = lambda sha256: f"https://cdn.example/{sha256.hex()}"
+    cloud.store.public = lambda sha256: f"https://cdn.example/{sha256.hex()}"  # pyright: ignore[reportUnknownLambdaType]
     cloud.begin()
     cloud.hello("a", "b")
     order = cloud.order("a")

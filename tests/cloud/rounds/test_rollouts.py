@@ -9,17 +9,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from tests.cloud.helper import (
-    BEGUN,
-    CONFIG,
-    FLEET,
-    RUN,
-    Cloud,
-    a_hello,
-    make_bundle,
-    random_theta,
-    small_update,
-)
+from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, Cloud, a_hello, make_bundle, small_update
 from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
 
@@ -411,7 +401,7 @@ def test_a_store_from_before_rollouts_keeps_its_orders(tmp_path: Path) -> None:
 
 def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, CONFIGURED)
-    other = make_bundle(tmp_path / "other", LAYOUT, random_theta(1, LAYOUT.size))
+    other = make_bundle(tmp_path / "other", LAYOUT)
     with pytest.raises(ConfigError, match="the layout of the run's bundle"):
         start_rollout(cloud.store, RUN, other, PLAN)
     new = new_version(tmp_path)

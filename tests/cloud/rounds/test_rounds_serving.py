@@ -6,16 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    RUN,
-    Cloud,
-    a_hello,
-    fetch_model,
-    make_bundle,
-    random_theta,
-    small_update,
-)
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, fetch_model, make_bundle, small_update
 
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run
@@ -178,11 +169,12 @@ def test_a_resumed_run_takes_newcomers_in(ended: Cloud) -> None:
 def test_a_deleted_run_serves_nobody_even_if_its_name_comes_again(ended: Cloud) -> None:
     """Its newcomer would get an order of the old round for the new run's bundle."""
     ended.hello("c")
+    another = 2 * ended.model(ended.state().model)
     with closing(ended.second_store()) as store:
         delete_run(store, RUN)
         ended.load()
         assert [cancel.reason for cancel in ended.messages("c", Cancel)] == ["the run was deleted"]
-        bundle = make_bundle(ended.folder / "another", init=random_theta(5))
+        bundle = make_bundle(ended.folder / "another", init=another)
         start_run(store, RUN, bundle, msgspec.structs.replace(SHORT, min_available_devices=4))
         ended.load()
     ended.hello("c")

@@ -38,14 +38,6 @@ def test_collecting_costs_what_was_written(tmp_path: Path, monkeypatch: pytest.M
     assert len(looked) == 2
 
 
-@pytest.mark.parametrize("column", ["config", "state"])
-def test_a_run_whose_row_cannot_be_read(cloud: Cloud, column: str) -> None:
-    for bad in (b"\xc1", b"\x80", msgspec.msgpack.encode({"from": "another version"})):
-        row = msgspec.structs.replace(cloud.run_row(), **{column: bad})
-        with pytest.raises(StorageError, match="run run: its row cannot be read: "):
-            Run(row, cloud.store)
-
-
 def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
     for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
         row = msgspec.structs.replace(cloud.run_row(), bundle=blob)

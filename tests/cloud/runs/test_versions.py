@@ -6,17 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    FLEET,
-    LAYOUT,
-    RUN,
-    Cloud,
-    a_hello,
-    random_theta,
-    served,
-    update,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, served, update
 
 from sedge_cloud.coding import WHOLE, BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -165,7 +155,7 @@ def rounds_of(cloud: Cloud, count: int) -> None:
 def fetched(cloud: Cloud, manifest: Manifest) -> bytes:
     """A blob as the coordinator serves it to device a."""
     order = cloud.order("a")
-    topic = topics.blob(FLEET, manifest.transfer)
+    topic = topics.blob(cloud.core.fleet, manifest.transfer)
     before = len(cloud.chunks(topic))
     bitmap = to_bitmap(range(manifest.count), manifest.count)
     cloud.say("a", Get(RUN, order.round, bitmap), manifest.transfer)
@@ -226,21 +216,17 @@ def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
     assert [step.base_hash for step in cloud.order("c").steps] == chain
 
 
-def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:
-    """Device c comes back in the fifth round after the first; the model (n,) that it has."""
-    cloud = Cloud(tmp_path, config_of(broadcast), devices=("a", "b", "c"))
+def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -> None:
+    """It comes back in the fifth round after the first."""
+    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.2))
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
     cloud.hello()
-    held = cloud.model(cloud.order("c").model.sha256)
+    theta = cloud.model(cloud.order("c").model.sha256)
     sparse_update(cloud, "c", 7)
     cloud.say("c", Goodbye(a_hello("c").nonce))
     rounds_of(cloud, 4)
     cloud.say("c", a_hello("c"))
     rounds_of(cloud, 1)
-    return cloud, held
-
-
-def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -> None:
-    cloud, theta = away(tmp_path, BroadcastConfig(ValueCoding.BF16, 0.2))
     chain, order = cloud.core.open[RUN].steps, cloud.order("c")
     (step,) = order.steps
     assert len(chain) == 5 and step.base_hash == hash_of(theta)

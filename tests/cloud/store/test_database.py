@@ -88,20 +88,6 @@ def test_others_write_while_blobs_are_under_way_that_a_transaction_will_name(
     assert [device.device for device in store.devices()] == ["a", "b"]
 
 
-def test_devices(store: Store) -> None:
-    assert store.devices() == []
-    store.add_device("b", b"2" * 32)
-    store.add_device("a", b"1" * 32)
-    store.save_hello(store.devices()[0], 7, b"hello")
-    store.revoke_device("b")
-    found = [msgspec.structs.astuple(row)[:5] for row in store.devices()]
-    assert found == [("a", b"1" * 32, False, 7, b"hello"), ("b", b"2" * 32, True, 0, None)]
-    with pytest.raises(ConfigError, match="device: found 'a', expected an id that is not enrolled"):
-        store.add_device("a", b"3" * 32)
-    with pytest.raises(ConfigError, match="device: found 'c', expected an enrolled device"):
-        store.revoke_device("c")
-
-
 def test_runs(store: Store) -> None:
     later = msgspec.structs.replace(RUN, run="also", created=2.0)
     store.add_run(later)

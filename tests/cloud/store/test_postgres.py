@@ -178,25 +178,22 @@ def test_a_lock_is_taken_again_with_a_new_connection(tmp_path: Path, servers: Se
 
 def test_a_full_disk_is_one_line_and_no_half_row() -> None:
     """As a limit on the size of the server's files: a table reaches it, the server's log does not."""
-    limit = 20 * 2**20
-    with closing(PostgresServer(limit)) as server:
-        refuse_what_is_too_large(Postgres(server.url("postgres")), limit)
-
-
-def refuse_what_is_too_large(db: Postgres, limit: int) -> None:
-    """Fill a table until the server cannot make it larger."""
-    db.begin()
-    db.define("CREATE TABLE blobs (number INTEGER, data BLOB)", 1)
-    db.commit()
-    with pytest.raises(StorageError, match="could not extend file") as caught, db.errors():
+    megabytes = 20
+    with (
+        closing(PostgresServer(megabytes * 2**20)) as server,
+        closing(Postgres(server.url("postgres"))) as db,
+    ):
         db.begin()
-        for number in range(limit // 2**20):
-            db.execute("INSERT INTO blobs VALUES (?, ?)", (number, os.urandom(2**20)))
-    db.rollback()
-    assert len(str(caught.value).splitlines()) == 1
-    assert db.execute("SELECT COUNT(*) FROM blobs").fetchone() == (0,)
-    db.execute("INSERT INTO blobs VALUES (?, ?)", (1, b"small"))
-    db.close()
+        db.define("CREATE TABLE blobs (number INTEGER, data BLOB)", 1)
+        db.commit()
+        with pytest.raises(StorageError, match="could not extend file") as caught, db.errors():
+            db.begin()
+            for number in range(megabytes):
+                db.execute("INSERT INTO blobs VALUES (?, ?)", (number, os.urandom(2**20)))
+        db.rollback()
+        assert len(str(caught.value).splitlines()) == 1
+        assert db.execute("SELECT COUNT(*) FROM blobs").fetchone() == (0,)
+        db.execute("INSERT INTO blobs VALUES (?, ?)", (1, b"small"))
 
 
 @pytest.mark.parametrize("after", [False, True])

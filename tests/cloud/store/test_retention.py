@@ -7,16 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.admin.test_backup import rows
-from tests.cloud.helper import (
-    CONFIG,
-    FLEET,
-    RUN,
-    Cloud,
-    make_bundle,
-    random_theta,
-    small_update,
-    update,
-)
+from tests.cloud.helper import CONFIG, RUN, Cloud, make_bundle, random_theta, small_update, update
 from tests.cloud.killed import kills
 from tests.cloud.stores import in_a_folder, open_store
 
@@ -139,7 +130,7 @@ def test_six_runs_leave_the_space_of_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_service_prunes_when_it_starts(tmp_path: Path) -> None:
     cloud = with_runs(tmp_path, STOPPED, STOPPED, FINISHED)
-    core = Coordinator(FLEET, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
+    core = Coordinator(cloud.core.fleet, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
     core.load(cloud.now)
     assert left(cloud) == "r2"
 
@@ -148,7 +139,7 @@ def test_the_service_forgets_a_run_that_it_has_pruned(tmp_path: Path) -> None:
     """Its newcomer is asked no more; its update could not be stored, and would be sent for ever."""
     short = msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False)
     cloud = Cloud(tmp_path, short, "abc")
-    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
+    cloud.core = Coordinator(cloud.core.fleet, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
     cloud.load()
     cloud.core.connected(cloud.now)
     cloud.hello("a", "b")

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -21,6 +21,10 @@ from sedge_protocol.wire import reconnect
 from sedge_protocol.wire.reconnect import Ended
 
 ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
+NOT_AUTHORISED = b"\x20\x03\x00\x87\x00"
+ACCEPTED_OLD = b"\x20\x02\x00\x00"  # of MQTT 3.1.1
+REFUSED_TOPIC = b"\x90\x04\x00\x01\x00\x87"  # SUBACK of a failure
+MESSAGE = b"\x30\x07\x00\x04down\x00"  # an empty one on "down"
 LEVEL = 8  # where a CONNECT has its protocol level, when it is short
 CLIENT_ID = slice(20, 57)  # and its client id: "pi-1-" and 32 hex digits
 
@@ -79,33 +83,48 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt, "CLOSE_S", 0.1)
 
 
+class Played(Driven):
+    """A link to a broker of its own."""
+
+    def __init__(self, broker: FakeBroker, *topics: str) -> None:
+        super().__init__(MqttLink(broker.settings, topics))
+        self.broker = broker
+
+
+Play = Callable[..., Played]
+
+
 @pytest.fixture
-def brokers() -> Iterator[list[FakeBroker]]:
-    """Closes what the test puts into it."""
-    opened: list[FakeBroker] = []
-    yield opened
-    for broker in opened:
-        broker.close()
+def play() -> Iterator[Play]:
+    """Makes links to brokers of these scripts, and closes them in the end."""
+    played: list[Played] = []
+
+    def begin(*script: bytes, topics: str = "", **manners: bool) -> Played:
+        played.append(Played(FakeBroker(*script, **manners), *topics.split()))
+        return played[-1]
+
+    yield begin
+    for one in played:
+        one.link.close()
+        one.broker.close()
 
 
-def linked(broker: FakeBroker, *topics: str) -> Driven:
-    return Driven(MqttLink(broker.settings, topics))
-
-
-def test_a_port_that_accepts_and_stays_silent(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(b""))
-    driven = linked(brokers[0])
+def test_a_port_that_accepts_and_stays_silent(play: Play) -> None:
+    driven = play(b"")
     drive(lambda: len(driven.losses()) == 3, driven)
     assert all("accepted the connection but did not answer" in e.reason for e in driven.losses())
-    driven.link.close()
 
 
-def test_versions_take_turns_while_nobody_answers(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(b"", hangs_up=True))
-    driven = linked(brokers[0])
-    drive(lambda: len(brokers[0].connects) >= 5, driven)
-    assert [connect[LEVEL] for connect in brokers[0].connects[:5]] == [5, 4, 5, 4, 5]
-    driven.link.close()
+@pytest.mark.parametrize(
+    ("script", "levels"), [((b"",), [5, 4, 5, 4]), ((b"", ACCEPTED_OLD, ACCEPTED), [5, 4, 5, 5])]
+)
+def test_versions_take_turns_while_nobody_answers(
+    play: Play, script: tuple[bytes, ...], levels: list[int]
+) -> None:
+    """One hang-up, of a proxy whose broker restarts, is not the broker's last word on MQTT 5."""
+    driven = play(*script, hangs_up=True)
+    drive(lambda: len(driven.broker.connects) >= 4, driven)
+    assert [connect[LEVEL] for connect in driven.broker.connects[:4]] == levels
 
 
 @pytest.mark.parametrize(
@@ -113,47 +132,34 @@ def test_versions_take_turns_while_nobody_answers(brokers: list[FakeBroker]) -> 
     [b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"],
     ids=["as MQTT 5 says it", "as 3.1.1 says it"],
 )
-def test_a_refused_version_is_not_asked_for_again(
-    brokers: list[FakeBroker], refusal: bytes
-) -> None:
+def test_a_refused_version_is_not_asked_for_again(play: Play, refusal: bytes) -> None:
     """Not even after a connection of the other version has come and gone."""
-    brokers.append(FakeBroker(refusal, b"\x20\x02\x00\x00", hangs_up=True))
-    driven = linked(brokers[0])
-    drive(lambda: len(brokers[0].connects) >= 4, driven)
+    driven = play(refusal, ACCEPTED_OLD, hangs_up=True)
+    drive(lambda: len(driven.broker.connects) >= 4, driven)
     assert driven.connections()
-    assert [connect[LEVEL] for connect in brokers[0].connects[:4]] == [5, 4, 4, 4]
+    assert [connect[LEVEL] for connect in driven.broker.connects[:4]] == [5, 4, 4, 4]
     assert "nsupported protocol version" in driven.losses()[0].reason
-    driven.link.close()
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [(0x86, "Bad user name or password"), (0x87, "Not authorized"), (0x88, "Server unavailable")],
 )
-def test_a_refusal_says_why_and_to_whom(brokers: list[FakeBroker], code: int, words: str) -> None:
-    brokers.append(FakeBroker(bytes([0x20, 3, 0, code, 0])))
-    driven = linked(brokers[0])
+def test_a_refusal_says_why_and_to_whom(play: Play, code: int, words: str) -> None:
+    driven = play(bytes([0x20, 3, 0, code, 0]))
     drive(lambda: len(driven.losses()) == 2, driven)
     for loss in driven.losses():
-        assert loss.reason == f"{brokers[0].settings.url} refused 'pi-1': {words}"
+        assert loss.reason == f"{driven.broker.settings.url} refused 'pi-1': {words}"
     assert driven.link._version is MQTTProtocolVersion.MQTTv5
-    driven.link.close()
 
 
-def test_a_refused_subscription_ends_the_connection(brokers: list[FakeBroker]) -> None:
+def test_a_refused_subscription_ends_the_connection(play: Play) -> None:
     """Half a device, which sends and never hears, would be worse than one that says what is wrong."""
-    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
-    driven = linked(brokers[0], "down")
+    driven = play(ACCEPTED + REFUSED_TOPIC, topics="down")
     drive(lambda: bool(driven.losses()), driven)
     assert driven.losses()[0].reason.endswith("refused a subscription: Not authorized")
     with pytest.raises(LinkError, match="refused a subscription"):
-        probe(brokers[0].settings, "down")
-    driven.link.close()
-
-
-# SUBACK of a failure, and a message on "down".
-REFUSED_TOPIC, MESSAGE = b"\x90\x04\x00\x01\x00\x87", b"\x30\x07\x00\x04down\x00"
-NOT_AUTHORISED = b"\x20\x03\x00\x87\x00"
+        probe(driven.broker.settings, "down")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_how_a_connection_ends_decides_when_the_next_one_comes(
     hangs_up: bool,
     ended: Ended,
     failures: list[int],
-    brokers: list[FakeBroker],
+    play: Play,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[Ended, int]] = []
@@ -183,56 +189,37 @@ def test_how_a_connection_ends_decides_when_the_next_one_comes(
         return 0.01
 
     monkeypatch.setattr(reconnect, "longest_s", longest_s)
-    brokers.append(FakeBroker(answer, hangs_up=hangs_up))
-    driven = linked(brokers[0], "down")
+    driven = play(answer, hangs_up=hangs_up, topics="down")
     drive(lambda: len(asked) >= 3, driven)
-    driven.link.close()
     assert asked[:3] == [(ended, count) for count in failures]
 
 
 @pytest.mark.parametrize(("first", "hints"), [(b"", [True]), (ACCEPTED, [False])])
 def test_a_link_that_has_worked_asks_for_no_tls(
-    first: bytes, hints: list[bool], brokers: list[FakeBroker]
+    first: bytes, hints: list[bool], play: Play
 ) -> None:
     """The broker hangs up, at once or after a connection that it accepted; then it always does."""
-    brokers.append(FakeBroker(first, b"", hangs_up=True))
-    driven = linked(brokers[0])
+    driven = play(first, b"", hangs_up=True)
     drive(lambda: len(driven.losses()) >= 4, driven)
-    driven.link.close()
     assert ["expect TLS" in loss.reason for loss in driven.losses() if loss.is_news] == hints
 
 
-def test_after_a_hang_up_the_newer_version_is_tried_again(brokers: list[FakeBroker]) -> None:
-    """One hang-up, of a proxy whose broker restarts, is not the broker's last word on MQTT 5."""
-    old, new = b"\x20\x02\x00\x00", ACCEPTED
-    brokers.append(FakeBroker(b"", old, new, hangs_up=True))
-    driven = linked(brokers[0])
-    drive(lambda: len(brokers[0].connects) >= 4, driven)
-    assert [connect[LEVEL] for connect in brokers[0].connects[:4]] == [5, 4, 5, 5]
-    driven.link.close()
-
-
-def test_a_peer_that_has_vanished_is_noticed(
-    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_has_vanished_is_noticed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reset, no end: only the missing answer to a ping tells (fault N3)."""
     monkeypatch.setattr(mqtt, "KEEPALIVE_S", 1)
-    brokers.append(FakeBroker(ACCEPTED))
-    driven = linked(brokers[0])
+    driven = play(ACCEPTED)
     drive(lambda: bool(driven.losses()), driven)
     assert driven.link.counters.connections == 1
     assert "Keep alive timeout" in driven.losses()[0].reason
-    driven.link.close()
 
 
 def test_a_link_that_hears_nothing_begins_again_under_another_client_id(
-    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker lets us in and takes what we say; whatever it says itself does not reach us."""
     monkeypatch.setattr(mqtt, "DEAF_S", 0.1)
     monkeypatch.setattr(mqtt, "DEAF_MAX_S", 0.2)
-    brokers.append(FakeBroker(*[ACCEPTED] * 3, ACCEPTED + b"\x30\x06\x00\x02ok\x00x"))
-    driven = linked(brokers[0])
+    driven = play(*[ACCEPTED] * 3, ACCEPTED + b"\x30\x06\x00\x02ok\x00x")
     for number in range(1, 4):
         drive(lambda: driven.link.up, driven)
         driven.step()
@@ -241,17 +228,15 @@ def test_a_link_that_hears_nothing_begins_again_under_another_client_id(
         drive(lambda n=number: len(driven.losses()) == n, driven)  # type: ignore[misc]
     assert all("heard nothing for" in loss.reason for loss in driven.losses())
     assert driven.link._patience_s == mqtt.DEAF_MAX_S
-    ids = [connect[CLIENT_ID] for connect in brokers[0].connects]
+    ids = [connect[CLIENT_ID] for connect in driven.broker.connects]
     assert len(set(ids)) == 3 and all(name.startswith(b"pi-1-") for name in ids)
     drive(lambda: driven.link.up and bool(driven.received()), driven)
     driven.link.send("topic", b"hello")
     assert (driven.link._deaf_at, driven.link._patience_s) == (None, mqtt.DEAF_S)
-    driven.link.close()
 
 
-def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(ACCEPTED, reads=False))
-    driven = linked(brokers[0])
+def test_a_broker_that_stops_reading(play: Play) -> None:
+    driven = play(ACCEPTED, reads=False)
     drive(lambda: driven.link.up, driven)
     assert driven.link.room == mqtt.WINDOW
     handed = 0
@@ -265,56 +250,41 @@ def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
     assert not driven.link.up
 
 
-def test_a_topic_that_is_no_text_is_dropped(brokers: list[FakeBroker]) -> None:
-    wrong = b"\x30\x06\x00\x02\xff\xfe\x00x"
-    right = b"\x30\x06\x00\x02ok\x00x"
-    brokers.append(FakeBroker(ACCEPTED + wrong + right))
-    driven = linked(brokers[0])
+def test_a_topic_that_is_no_text_is_dropped(play: Play) -> None:
+    driven = play(ACCEPTED + b"\x30\x06\x00\x02\xff\xfe\x00x" + b"\x30\x06\x00\x02ok\x00x")
     drive(lambda: bool(driven.received()), driven)
     assert driven.received() == [Received("ok", b"x")]
     assert not driven.losses()
-    driven.link.close()
 
 
-def test_random_packets_end_the_connection_and_nothing_else(brokers: list[FakeBroker]) -> None:
+def test_random_packets_end_the_connection_and_nothing_else(play: Play) -> None:
     rng = random.Random(1)
     packets: list[bytes] = []
     for number in range(120):
         body = bytes(rng.choice((0, 1, 2, rng.randrange(256))) for _ in range(rng.randrange(30)))
         head = bytes([rng.choice((0x20, 0x30, 0x32, 0x40, 0x90, 0xB0, 0xD0, 0xE0, 0xFF))])
         packets.append((ACCEPTED if number % 3 else b"") + head + bytes([len(body)]) + body)
-    brokers.append(FakeBroker(*packets, hangs_up=True))
-    driven = linked(brokers[0], "down")
-    drive(lambda: len(brokers[0].connects) >= len(packets), driven)
+    driven = play(*packets, hangs_up=True, topics="down")
+    drive(lambda: len(driven.broker.connects) >= len(packets), driven)
     assert len(driven.losses()) >= len(packets) - 1
-    driven.link.close()
 
 
-def test_a_small_packet_limit_is_kept(brokers: list[FakeBroker]) -> None:
-    limit = b"\x20\x08\x00\x00\x05\x27" + (1000).to_bytes(4, "big")
-    brokers.append(FakeBroker(limit))
-    driven = linked(brokers[0])
+def test_a_small_packet_limit_is_kept(play: Play) -> None:
+    driven = play(b"\x20\x08\x00\x00\x05\x27" + (1000).to_bytes(4, "big"))
     drive(lambda: driven.link.up, driven)
     assert driven.events == [Connected(1000)]
     driven.link.send("topic", bytes(1000))
     driven.link.send("topic", bytes(900))
     assert (driven.link.counters.oversize, driven.link.counters.frames_sent) == (1, 1)
-    driven.link.close()
 
 
-def test_a_connection_that_breaks_in_a_send_is_reported_at_once(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(ACCEPTED))
-    driven = linked(brokers[0])
+def test_a_connection_that_breaks_in_a_send_is_reported_at_once(play: Play) -> None:
+    driven = play(ACCEPTED)
     drive(lambda: driven.link.up, driven)
-    client = driven.link._client
-    assert client is not None
-    sock = client.socket()
-    assert isinstance(sock, socket.socket)
-    sock.shutdown(socket.SHUT_RDWR)
+    driven.cut()
     driven.link.send("topic", b"x")
     driven.link.send("topic", b"x")
     assert not driven.link.up
     assert driven.link.timer() == 0.0  # the core must learn of it now, not at the next retry
     driven.step()
     assert len(driven.losses()) == 1
-    driven.link.close()

@@ -1,4 +1,4 @@
-"""Messages of an enrolled but hostile peer: sound frames and MessagePack, but absurd values."""
+"""What a hostile peer sends: sound frames and MessagePack with absurd values, and damaged bytes."""
 
 import copy
 import random
@@ -22,6 +22,7 @@ ABSURD: tuple[object, ...] = (
     *(None, True, False, [], [[]], {}, {"a": {"b": 1}}),
     *(msgspec.Raw(b"\xa3\xed\xa0\x80"), msgspec.Raw(b"\x91" * 3000)),
 )
+EXTREMES = [bytes([value]) * width for value in (0x00, 0x7F, 0x80, 0xFF) for width in (1, 2, 4, 8)]
 
 
 def warped(record: msgspec.Struct, rng: random.Random) -> bytes:
@@ -51,6 +52,28 @@ def warped_frame(
     transfer = rng.choice([NO_TRANSFER, getattr(manifest, "transfer", NO_TRANSFER)])
     frame = Frame(kind, bytes(body[:MAX_BODY_BYTES]), incarnation, seq, transfer)
     return seal(frame, topic, key)
+
+
+def damaged(rng: random.Random, corpus: list[bytes]) -> bytes:
+    """A good one, changed in a few places."""
+    data = bytearray(rng.choice(corpus))
+    for _ in range(rng.choice((1, 1, 2, 4, 8))):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(6):
+            case 0 if at < len(data):
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at : at + rng.randrange(9)] = rng.choice(EXTREMES)
+            case 2:
+                data[at:at] = rng.randbytes(rng.randrange(1, 9))
+            case 3:
+                del data[at : at + rng.randrange(1, 65)]
+            case 4:
+                other = rng.choice(corpus)
+                data[at:] = other[rng.randrange(len(other)) :]
+            case _:
+                del data[at:]
+    return bytes(data)
 
 
 def _places(record: object) -> Iterator[tuple[Plain | list[object], object]]:

@@ -1,4 +1,4 @@
-"""Sections: shrink and grow, and what a hostile section may cost."""
+"""Sections: shrink and grow, what a hostile one may cost, and how a frame of zstd can lie."""
 
 import tracemalloc
 import zlib
@@ -6,31 +6,28 @@ import zlib
 import pytest
 
 from sedge_protocol.codec import Compression
-from sedge_protocol.codec.compression import grow, shrink, zstd
+from sedge_protocol.codec.compression import decompress_zstd, grow, shrink, zstd
 from sedge_protocol.errors import CodecError
 
 BOTH = [Compression.ZSTD, Compression.ZLIB]
-
-
-def _text(size: int) -> bytes:
-    return (b"sedge " * (size // 6 + 1))[:size]
+DATA, LONG = b"sedge " * 100, 300_000
 
 
 @pytest.mark.parametrize("compression", BOTH)
-def test_one_byte_over_the_limit_is_refused(compression: Compression) -> None:
-    packed = memoryview(shrink(_text(1000), compression))
-    with pytest.raises(CodecError, match="limit"):
-        grow(packed, compression, 999)
-    with pytest.raises(CodecError):
-        grow(packed, compression, 0)
+def test_the_limit_is_exact(compression: Compression) -> None:
+    packed = memoryview(shrink(DATA, compression))
+    assert grow(packed, compression, len(DATA)) == DATA
+    for limit in (len(DATA) - 1, 0):
+        with pytest.raises(CodecError, match=rf"limit (is|of) {limit}\b"):
+            grow(packed, compression, limit)
 
 
 @pytest.mark.parametrize("compression", BOTH)
 def test_every_prefix_and_every_extension_is_refused(compression: Compression) -> None:
-    packed = shrink(_text(500), compression)
+    packed = shrink(DATA, compression)
     for length in range(len(packed)):
         with pytest.raises(CodecError):
-            grow(memoryview(packed)[:length], compression, 500)
+            grow(memoryview(packed)[:length], compression, len(DATA))
     for tail in (b"\x00", packed, b"\xff" * 40):
         with pytest.raises(CodecError):
             grow(memoryview(packed + tail), compression, 10_000)
@@ -57,3 +54,25 @@ def test_a_bomb_takes_no_memory() -> None:
         finally:
             tracemalloc.stop()
         assert peak < 200_000, name
+
+
+@pytest.mark.parametrize("stated", [0, 1, LONG - 1, LONG + 1, 2**20])
+def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
+    stream = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 10})
+    stream.set_pledged_input_size(LONG)
+    # With a window descriptor, and a size of 4 bytes behind it.
+    coded = bytearray(stream.compress(bytes(LONG)) + stream.flush())
+    assert zstd.get_frame_info(bytes(coded)).decompressed_size == LONG
+    coded[6:10] = stated.to_bytes(4, "little")
+    assert zstd.get_frame_info(bytes(coded)).decompressed_size == stated
+    with pytest.raises(CodecError, match="zstd"):
+        decompress_zstd(bytes(coded), 2**20)
+
+
+@pytest.mark.parametrize(("eighths", "window"), [(0, 16_777_216), (3, 23_068_672)])
+def test_a_window_over_the_limit_is_refused(eighths: int, window: int) -> None:
+    # Magic, a size of 2 bytes (256 + 0), a window of 2**24 and eighths of it, and a raw block of nothing.
+    coded = bytes([24 - 10 << 3 | eighths])
+    raw = b"\x28\xb5\x2f\xfd\x40" + coded + b"\x00\x00" + b"\x01\x00\x00"
+    with pytest.raises(CodecError, match=f"window {window}, the limit is 8388608"):
+        decompress_zstd(raw, 2**20)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_protocol.codec import ValueCoding, decoded_values
-from sedge_protocol.codec.values import INT4_BLOCK, INT8_BLOCK, SIGN_BLOCK, to_planes
+from sedge_protocol.codec import SparseVector, ValueCoding, decoded_values, encode
+from sedge_protocol.codec.values import INT4_BLOCK, INT8_BLOCK, SIGN_BLOCK
 from sedge_protocol.errors import Unencodable
 
 Floats = NDArray[np.float32]
@@ -75,14 +75,6 @@ def test_codes_err_by_half_a_step_of_their_block(
         assert (error <= step * (0.5 + 1e-5)).all()
 
 
-def test_int4_packs_two_codes_a_byte() -> None:
-    values = np.array([7, -7, 1, -1, 3.5, -2.5, 0], np.float32)
-    codes, low, high = to_planes(values, ValueCoding.INT4)
-    assert codes.tobytes().hex() == "97f1e400"  # 7 -7, 1 -1, 4 -2 (ties to even), 0 and no code
-    assert (low.tolist(), high.tolist()) == ([0x80], [0x3F])
-    assert decoded_values(values, ValueCoding.INT4).tolist() == [7, -7, 1, -1, 4, -2, 0]
-
-
 def test_sign_sends_the_mean_magnitude_of_each_block() -> None:
     rng = np.random.default_rng(12)
     values = rng.normal(0, 1e-3, 10 * SIGN_BLOCK + 5).astype(np.float32)
@@ -107,13 +99,14 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("coding", "most", "over"), LIMITS)
-def test_a_value_over_the_range_is_the_encoders_error(
+def test_a_value_that_would_not_arrive_is_the_encoders_error(
     coding: ValueCoding, most: float, over: float
 ) -> None:
     values = np.array([0.5, most, -1.0, -most], np.float32)
     assert np.isfinite(decoded_values(values, coding)).all()
-    values[3] = -over
-    with pytest.raises(Unencodable, match=r"value\[3\]"):
-        to_planes(values, coding)
-    with pytest.raises(Unencodable, match=r"value\[3\]"):
-        decoded_values(values, coding)
+    for bad in (-over, np.nan, np.inf):
+        values[3] = bad
+        with pytest.raises(Unencodable, match=r"value\[3\]"):
+            encode(SparseVector(4, None, values), coding)
+        with pytest.raises(Unencodable, match=r"value\[3\]"):
+            decoded_values(values, coding)

@@ -84,22 +84,6 @@ def test_round_trip_with_a_context(
                 decode(data, size)  # what does not say that it needs the context does not
 
 
-def test_the_context_is_needed_and_has_to_be_the_same() -> None:
-    vector = _vector(1000, 300)
-    context = _moved(vector, 20)
-    data = encode(vector, context=context)
-    with pytest.raises(CodecError, match="needs an earlier mask as context"):
-        decode(data, 1000)
-    for wrong in (b"", context[:-1], context + b"\x00", bytes(200)):
-        with pytest.raises(CodecError, match="does not match a bitmap of n=1000"):
-            decode(data, 1000, wrong)
-    another = _moved(vector, 20, seed=1)
-    try:
-        assert mask_bitmap(decode(data, 1000, another)) != mask_bitmap(vector)
-    except CodecError as error:
-        assert "expected k=300" in str(error)
-
-
 @pytest.mark.parametrize("context", [b"", bytes(12), bytes(14), bytes(12) + b"\x10"])
 def test_a_context_that_is_no_bitmap_of_n_is_the_encoders_error(context: bytes) -> None:
     for count in (0, 50, 100):
@@ -208,20 +192,6 @@ def test_indices_that_do_not_rise_are_the_encoders_error(
 ) -> None:
     with pytest.raises(Unencodable, match=where):
         encode(SparseVector(9, indices, np.ones(3, np.float32)))
-
-
-@pytest.mark.parametrize(
-    ("value", "coding"),
-    [(v, c) for v in (np.nan, np.inf, -np.inf) for c in ValueCoding]
-    + [(7e4, ValueCoding.FP16), (-65520, ValueCoding.FP16), (3.4e38, ValueCoding.BF16)]
-    + [(3.4e38, ValueCoding.INT4), (-3.4e38, ValueCoding.SIGN)],
-)
-def test_values_that_would_not_arrive_are_the_encoders_error(
-    value: float, coding: ValueCoding
-) -> None:
-    values = np.array([1, -2, value, 3], np.float32)
-    with pytest.raises(Unencodable, match=r"value\[2\]"):
-        encode(SparseVector(9, _ints(1, 2, 4, 6), values), coding)
 
 
 @pytest.mark.parametrize("compression", Compression)

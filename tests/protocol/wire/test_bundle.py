@@ -256,18 +256,6 @@ def test_blobs_that_are_no_bundle() -> None:
             unpack(blob)
 
 
-def test_every_changed_byte_of_a_blob_is_refused() -> None:
-    """The checksum of the zlib stream covers all of it, so only its own header could slip through."""
-    blob = pack(BUNDLE)
-    for position in range(len(blob)):
-        damaged = bytearray(blob)
-        damaged[position] ^= 0x55
-        try:
-            assert unpack(bytes(damaged)) == BUNDLE
-        except CodecError:
-            continue
-
-
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 10_000)
     bomb = packed(msgspec.json.encode(MANIFEST), {"gradient.onnx": bytes(20_000)})

@@ -1,7 +1,6 @@
-"""Frames: round trips, every prefix, every flipped byte, random bytes; and the window against a twin."""
+"""Frames: every prefix, every flipped byte, a longer header, and start counts."""
 
 import json
-import random
 import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,24 +95,6 @@ def test_every_changed_byte_is_refused(sealed: Sealed) -> None:
                 assert (found.kind, len(found.body)) == (whole.kind, len(whole.body))
     # Without a MAC, what slips through is for the chunk's digest to find.
     assert (slipped > 0) == (sealed.key is None)
-
-
-@pytest.mark.parametrize("key", [KEY, None], ids=["keyed", "unkeyed"])
-def test_random_frames_are_refused(key: bytes | None) -> None:
-    rng = random.Random(1)
-    head = seal(CHUNK, UP, KEY)
-    for _ in range(5000):
-        data = bytearray(rng.randbytes(rng.randrange(200)))
-        if rng.random() < 0.7:  # get past the first checks
-            data[:8] = head[:8]
-        if rng.random() < 0.5 and len(data) >= HEADER.size:
-            data[36:40] = (len(data) - HEADER.size).to_bytes(4, "little")
-        try:
-            found = open_frame(bytes(data), BLOB, key)
-        except FrameError:
-            continue
-        assert key is None
-        assert found.kind is Kind.CHUNK
 
 
 @pytest.mark.parametrize("body_len", [MAX_BODY_BYTES + 1, 2**31, 2**32 - 1])

@@ -9,16 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.test_page_commands import MAINS
+from tools.dist.parsers import parser_of
 
 from sedge_cloud.__main__ import main as cloud
-from sedge_cloud.__main__ import parser as cloud_parser
-from sedge_conformance.__main__ import main as conformance
-from sedge_conformance.__main__ import parser as conformance_parser
 from sedge_edge.__main__ import main as edge
-from sedge_edge.__main__ import parser as edge_parser
-from sedge_emulate.__main__ import main as emulate
-from sedge_emulate.__main__ import parser as emulate_parser
-from sedge_export.__main__ import main as export
 from sedge_export.command_line.arguments import commands_parser, export_parser
 from sedge_protocol import VERSION
 from sedge_protocol.errors import (
@@ -33,20 +28,13 @@ from sedge_protocol.errors import (
 )
 from sedge_protocol.host.command_line import Parser, exit_status, seconds
 
-MAINS = {
-    "sedge-cloud": cloud,
-    "sedge-edge": edge,
-    "sedge-emulate": emulate,
-    "sedge-export": export,
-    "sedge-conformance": conformance,
-}
-PARSERS = (
-    cloud_parser, edge_parser, emulate_parser, export_parser, commands_parser, conformance_parser,
-)  # fmt: skip
+PARSERS = [parser_of(name) for name in MAINS if name != "sedge-export"]
+PARSERS += export_parser(), commands_parser()
 
 
-def below(parser: Parser) -> Iterator[Parser]:
+def below(parser: argparse.ArgumentParser) -> Iterator[Parser]:
     """A parser and all parsers of its commands."""
+    assert isinstance(parser, Parser)
     yield parser
     for action in parser._actions:
         if isinstance(action.choices, dict):
@@ -54,18 +42,17 @@ def below(parser: Parser) -> Iterator[Parser]:
                 yield from below(child)
 
 
-@pytest.mark.parametrize("make", PARSERS, ids=lambda make: make().prog)
-def test_every_example_of_a_help_is_a_command(make: type[Parser]) -> None:
-    examples = [example for parser in below(make()) for example in parser.examples]
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.prog)
+def test_every_example_of_a_help_is_a_command(parser: argparse.ArgumentParser) -> None:
+    examples = [example for one in below(parser) for example in one.examples]
     assert examples
     for example in examples:
         words = [word for word in shlex.split(example) if "SEDGE_CONFIG=" not in word]
-        parser = make()
         if parser.prog == "sedge-export":
             parser = export_parser() if ":" in words[1] else commands_parser()
         assert words[0] == parser.prog
         parser.parse_args(words[1:])
-        assert f"  {example}\n" in "".join(parser.format_help() for parser in below(make()))
+        assert f"  {example}\n" in "".join(one.format_help() for one in below(parser))
 
 
 @pytest.mark.parametrize("name", MAINS)

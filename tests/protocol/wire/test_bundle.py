@@ -1,6 +1,5 @@
 """Bundles in a folder and as one blob: whole, damaged, and made to harm."""
 
-import hashlib
 import json
 import os
 import zlib
@@ -11,21 +10,17 @@ from typing import cast
 import msgspec
 import numpy as np
 import pytest
+from tests.fleet import bundle_of
 
 from sedge_protocol.errors import CodecError, ConfigError, StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
-    FORMAT,
     FROZEN_NAME,
     INIT_NAME,
     MANIFEST_NAME,
     MAX_BUNDLE_BYTES,
     Bundle,
-    BundleManifest,
-    Program,
-    TensorSpec,
-    Verification,
     load,
     pack,
     save,
@@ -35,27 +30,12 @@ from sedge_protocol.wire.frozen import frozen_blob, frozen_data
 
 LAYOUT = Layout.of([("weight", (3, 4), Role.PARAMETER), ("bias", (3,), Role.PARAMETER)])
 INIT = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)
-FILES = {"gradient.onnx": b"gradient" * 100, "predict.onnx": b"predict" * 50}
+FILES = {"gradient": b"gradient" * 100, "predict": b"predict" * 50}
 Fields = dict[str, object]
 
 
-def program(name: str, file: str, backend: str = "onnxruntime") -> Program:
-    return Program(name, backend, file, hashlib.sha256(FILES.get(file, b"")).hexdigest())
-
-
-MANIFEST = BundleManifest(
-    format=FORMAT,
-    name="linear",
-    layout=LAYOUT,
-    batch_size=8,
-    input=TensorSpec("float32", (4,)),
-    target=TensorSpec("int64", ()),
-    num_classes=3,
-    uses_batch_statistics=False,
-    programs=(program("gradient", "gradient.onnx"), program("predict", "predict.onnx")),
-    verification=Verification(1e-7, 1e-6, 1e-4, {"torch": "2.9"}),
-)
-BUNDLE = Bundle(MANIFEST, FILES)
+BUNDLE = bundle_of(LAYOUT, FILES, width=4, classes=3)
+MANIFEST = BUNDLE.manifest
 
 
 @pytest.fixture
@@ -80,13 +60,13 @@ def with_program(**changes: object) -> Fields:
     return {**fields(), "programs": [{**first, **changes}]}
 
 
-def with_axes(channels: list[object], dims: list[list[int]]) -> Fields:
+def with_axes(channels: list[int], dims: list[list[int]]) -> Fields:
     """The manifest's fields with axes, true or not."""
     return {**fields(), "axes": {"channels": channels, "dims": dims}}
 
 
 def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
-    for name in ("manifest.json", "gradient.onnx"):
+    for name in ("manifest.json", "gradient"):
         kept = (folder / name).read_bytes()
         os.truncate(folder / name, MAX_BUNDLE_BYTES + 1)  # a hole: the disk holds nothing of it
         with pytest.raises(CodecError, match=f"{name}: expected at most {MAX_BUNDLE_BYTES} bytes"):
@@ -100,7 +80,7 @@ def test_a_folder_goes_both_ways(folder: Path) -> None:
     assert found == BUNDLE
     assert init.tobytes() == INIT.tobytes()
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["gradient.onnx", "init.bin", "manifest.json", "predict.onnx"]
+    assert names == ["gradient", "init.bin", "manifest.json", "predict"]
 
 
 def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
@@ -117,16 +97,10 @@ def test_what_is_no_bundle(folder: Path) -> None:
             load(path)
 
 
-@pytest.mark.parametrize("name", [INIT_NAME, "gradient.onnx"])
+@pytest.mark.parametrize("name", [INIT_NAME, "gradient"])
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(StorageError, match=name):
-        load(folder)
-
-
-def test_a_program_that_was_changed(folder: Path) -> None:
-    (folder / "gradient.onnx").write_bytes(FILES["gradient.onnx"] + b"x")
-    with pytest.raises(CodecError, match=r"'gradient.onnx' does not match the manifest's sha256"):
         load(folder)
 
 
@@ -184,7 +158,7 @@ def test_a_program_file_that_is_a_path(folder: Path, name: str) -> None:
     with pytest.raises(CodecError, match="contains a path"):
         load(folder)
     with pytest.raises(CodecError, match="contains a path"):
-        unpack(packed(msgspec.json.encode(changed), {name: FILES["gradient.onnx"]}))
+        unpack(packed(msgspec.json.encode(changed), {name: FILES["gradient"]}))
 
 
 @pytest.mark.parametrize("size", [1, 65536])
@@ -210,18 +184,10 @@ HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ("dropped -0.25, expected at least 0 and below 1", lambda: {**fields(), "dropped": -0.25}),
     ("1 labels, expected 3, one for each class, or none", lambda: {**fields(), "labels": ["a"]}),
     ("axes: 1 tensors, expected 2", lambda: with_axes([4], [[-1, 0]])),
-    ("'bias': axis 0 of extent 3", lambda: with_axes([4], [[-1, 0], [0]])),
-    ("axis 0 of 0 channels", lambda: with_axes([0], [[-1, 0], [-1]])),
-    ("'weight': axis -9 of extent 3", lambda: with_axes([4], [[-9, 0], [-1]])),
-    ("belongs to no tensor", lambda: with_axes([4, 1], [[-1, 0], [-1]])),
     ("whose number of channels divides the extent", lambda: with_axes([2**70], [[-1, 0], [-1]])),
-    ("Expected `int`", lambda: with_axes([4.5], [[-1, 0], [-1]])),
-    ("layout: 0 tensors", lambda: {**fields(), "layout": {"tensors": []}}),
     ("Expected `int`", lambda: {**fields(), "num_classes": 1.5}),
     ("missing required field", lambda: {"format": 1}),
     ("no attribute 'get'", lambda: [1, 2]),
-    ("no attribute 'get'", lambda: "text"),
-    ("no attribute 'get'", lambda: None),
 ]
 
 
@@ -250,7 +216,7 @@ def test_blobs_that_are_no_bundle() -> None:
         compress(b"\x82\xa8manifest\xc4\x00\xa5files\xdf\xff\xff\xff\xff"),
         compress(nested),
         packed(b"", []),
-        packed(msgspec.json.encode(MANIFEST), {"gradient.onnx": b"", "predict.onnx": b""}),
+        packed(msgspec.json.encode(MANIFEST), {"gradient": b"", "predict": b""}),
     ):
         with pytest.raises(CodecError):
             unpack(blob)
@@ -258,7 +224,7 @@ def test_blobs_that_are_no_bundle() -> None:
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 10_000)
-    bomb = packed(msgspec.json.encode(MANIFEST), {"gradient.onnx": bytes(20_000)})
+    bomb = packed(msgspec.json.encode(MANIFEST), {"gradient": bytes(20_000)})
     assert len(bomb) < 10_000
     with pytest.raises(CodecError, match="more than the limit of 10000 bytes"):
         unpack(bomb)
@@ -277,7 +243,8 @@ def test_a_bundle_that_no_device_would_take_is_not_packed(monkeypatch: pytest.Mo
 
 
 def test_a_backend_without_a_gradient_trains_nothing() -> None:
-    programs = (program("gradient", "gradient.onnx"), program("predict", "predict.onnx", "other"))
+    gradient, predict = MANIFEST.programs
+    programs = (gradient, msgspec.structs.replace(predict, backend="other"))
     manifest = msgspec.structs.replace(MANIFEST, programs=programs)
     assert Bundle(manifest, FILES).backends() == ("onnxruntime",)
 

@@ -5,11 +5,19 @@ element; overlaps and thresholds are exact fractions, averages Python floats.
 """
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.paper.toy_clusters import CLUSTERS, DEVICES, EXAMPLES, LAYOUT, Fleet, trained
+from tests.paper.toy_clusters import (
+    DEVICES,
+    EXAMPLES,
+    LAYOUT,
+    Fleet,
+    require_clusters,
+    require_groups,
+    trained,
+    twin_groups,
+)
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_protocol.codec import SparseVector
@@ -72,19 +80,8 @@ class Twin:
         for i in sorted(models):
             self.masks[i] = twin_mask(LAYOUT, changes[i], models[i], self.tau)
             self.theta[i] = [float(v) for v in models[i]]
-            self.groups[i] = []
-        overlap: dict[tuple[str, str], Fraction] = {}
-        for i in sorted(models):
-            for j in sorted(models):
-                if i != j:
-                    differing = len(set(self.masks[i]) ^ set(self.masks[j]))
-                    overlap[i, j] = 1 - Fraction(differing, 2 * len(self.masks[i]))
-        if overlap and self.t <= self.beta:
-            mean = sum(overlap.values()) / len(overlap)
-            bar = mean + Fraction(self.t, self.beta) * (max(overlap.values()) - mean)
-            for (i, j), value in overlap.items():
-                if value >= bar:
-                    self.groups[i].append(j)
+        masks = {i: self.masks[i] for i in sorted(models)}
+        self.groups |= twin_groups(masks, self.t, self.beta)
         examples = sum(EXAMPLES[i] for i in models)
         for k in SHARED:
             total = sum(EXAMPLES[i] * self.theta[i][k] for i in sorted(models))
@@ -121,9 +118,7 @@ def play(strategy: FedCAC, seed: int, rounds: int, cohort: int, other: float = 0
             fleet.context.theta[SHARED], np.array(twin.g, np.float32)[SHARED], rtol=1e-5, atol=1e-6
         )
         np.testing.assert_array_equal(fleet.context.theta[LOCAL], fleet.context.initial[LOCAL])
-        after_beta = fleet.context.round > strategy.beta
-        expected_groups = {} if after_beta else {i: tuple(c) for i, c in twin.groups.items() if c}
-        assert fleet.context.groups == expected_groups
+        require_groups(fleet.context, twin.groups, strategy.beta)
     return fleet
 
 
@@ -153,10 +148,7 @@ def test_training_that_changes_half_of_the_elements(other: float) -> None:
 
 
 def test_the_planted_clusters_are_found() -> None:
-    fleet = play(FedCAC(0.5, beta=100), seed=1, rounds=3, cohort=6)
-    for cluster in CLUSTERS:
-        for device in cluster:
-            assert fleet.context.groups[device] == tuple(d for d in cluster if d != device)
+    require_clusters(play(FedCAC(0.5, beta=100), seed=1, rounds=3, cohort=6).context)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-9, 1e-15, 0.0])

@@ -9,7 +9,20 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.paper.toy_fleet import DEVICES, LAYOUT, STATISTIC, TRAINING, N, Problem, Vector, play
+from tests.paper.toy_fleet import (
+    DEVICES,
+    LAYOUT,
+    SCORED,
+    STATISTIC,
+    TRAINING,
+    Home,
+    N,
+    Problem,
+    Vector,
+    descend,
+    mean,
+    play,
+)
 
 from sedge_cloud.strategies.apfl import APFL
 from sedge_cloud.strategies.ditto import Ditto
@@ -25,23 +38,7 @@ EPOCHS, RATE = TRAINING.local_epochs, TRAINING.learning_rate
 SEEDS = range(2)
 HEAD = [k for k in range(N) if LAYOUT.mask(("head.weight", "head.bias"))[k]]
 NORM = [k for k in range(N) if LAYOUT.mask(("norm.weight", "norm.bias"))[k]]
-BODY = [k for k in range(N) if k not in HEAD and k not in STATISTIC]
-
-
-def mean(problem: Problem, cohort: Sequence[int], models: Sequence[Vector], k: int) -> float:
-    """sum_i m_i w_i / sum_i m_i of one element."""
-    weights = [problem.examples[i] for i in cohort]
-    return sum(m * w[k] for m, w in zip(weights, models, strict=True)) / sum(weights)
-
-
-def descend(
-    problem: Problem, device: int, w: Vector, epochs: int, trained: Sequence[int]
-) -> Vector:
-    """Gradient steps on the elements ``trained``; statistics drift."""
-    for _ in range(epochs):
-        g = problem.gradient(device, w)
-        w = problem.drifted(device, [w[k] - RATE * g[k] * (k in trained) for k in range(N)])
-    return w
+BODY = [k for k in SCORED if k not in HEAD]
 
 
 def descend_held(problem: Problem, device: int, w: Vector, anchor: Vector, mu: float) -> Vector:
@@ -49,18 +46,19 @@ def descend_held(problem: Problem, device: int, w: Vector, anchor: Vector, mu: f
     for _ in range(EPOCHS):
         g = problem.gradient(device, w)
         stepped = [w[k] - RATE * (g[k] + mu * (w[k] - anchor[k])) for k in range(N)]
-        for k in STATISTIC:
-            stepped[k] = w[k]
-        w = problem.drifted(device, stepped)
+        w = problem.drifted(device, [w[k] if k in STATISTIC else stepped[k] for k in range(N)])
     return w
-
-
-def first_of(problem: Problem) -> Vector:
-    return [float(x) for x in problem.first]
 
 
 def close(found: object, expected: object) -> None:
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=2e-5)
+
+
+def close_models(homes: Sequence[Home], expected: Sequence[Vector]) -> None:
+    """Who has trained has this model."""
+    for home, model in zip(homes, expected, strict=True):
+        if home.model is not None:
+            close(home.model, model)
 
 
 # FedAvg, FedProx, Ditto, APFL: one model for all, and perhaps one beside it.
@@ -74,7 +72,7 @@ def with_statistics(w: Vector, own: Vector | None) -> Vector:
 @pytest.mark.parametrize(("seed", "mu"), list(product(SEEDS, [0.0, 0.3, 2.0])))
 def test_fedprox(seed: int, mu: float) -> None:
     problem = Problem.of(seed)
-    w = first_of(problem)
+    w = problem.start
     own: list[Vector | None] = [None] * DEVICES
     for cohort in problem.cohorts:
         ends: list[Vector] = []
@@ -92,7 +90,7 @@ def test_fedprox(seed: int, mu: float) -> None:
 def test_ditto(seed: int, lam: float) -> None:
     """The own model's statistics drift along in it; the sent model's stay on the device too."""
     problem = Problem.of(seed)
-    w = first_of(problem)
+    w = problem.start
     kept: list[Vector | None] = [None] * DEVICES
     v: list[Vector | None] = [None] * DEVICES
     for cohort in problem.cohorts:
@@ -114,7 +112,7 @@ def test_ditto(seed: int, lam: float) -> None:
 @pytest.mark.parametrize(("seed", "adaptive"), list(product(SEEDS, [True, False])))
 def test_apfl(seed: int, adaptive: bool) -> None:
     problem = Problem.of(seed)
-    w = first_of(problem)
+    w = problem.start
     kept: list[Vector | None] = [None] * DEVICES
     v: list[Vector | None] = [None] * DEVICES
     alpha = [0.25] * DEVICES
@@ -161,27 +159,25 @@ def test_partial_averaging(
 ) -> None:
     """Algorithm 1 of each: private elements never leave the device, the others are averaged."""
     problem = Problem.of(seed)
-    w, own = first_of(problem), [first_of(problem) for _ in range(DEVICES)]
+    w, own = problem.start, [problem.start for _ in range(DEVICES)]
     for cohort in problem.cohorts:
         for i in cohort:
             start = [own[i][k] if k in private or k in STATISTIC else w[k] for k in range(N)]
             own[i] = descend(problem, i, start, EPOCHS, range(N))
-        shared = [k for k in range(N) if k not in private and k not in STATISTIC]
+        shared = [k for k in SCORED if k not in private]
         ends = [own[i] for i in cohort]
         w = [mean(problem, cohort, ends, k) if k in shared else w[k] for k in range(N)]
     state, homes = play(strategy, problem)
     close(state.theta, w)
     np.testing.assert_array_equal(state.theta[private], problem.first[private])
-    for home, model in zip(homes, own, strict=True):
-        if home.model is not None:
-            close(home.model, model)
+    close_models(homes, own)
 
 
 @pytest.mark.parametrize(("seed", "body_epochs"), list(product(SEEDS, [1, 2, 5])))
 def test_fedrep(seed: int, body_epochs: int) -> None:
     """Algorithm 1: tau steps on the head under the new body, then the body under the new head."""
     problem = Problem.of(seed)
-    body, own = first_of(problem), [first_of(problem) for _ in range(DEVICES)]
+    body, own = problem.start, [problem.start for _ in range(DEVICES)]
     for cohort in problem.cohorts:
         for i in cohort:
             w = [body[k] if k in BODY else own[i][k] for k in range(N)]
@@ -191,16 +187,14 @@ def test_fedrep(seed: int, body_epochs: int) -> None:
         body = [mean(problem, cohort, ends, k) if k in BODY else body[k] for k in range(N)]
     state, homes = play(FedRep(body_epochs=body_epochs), problem)
     close(state.theta, body)
-    for home, model in zip(homes, own, strict=True):
-        if home.model is not None:
-            close(home.model, model)
+    close_models(homes, own)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fedbabu(seed: int) -> None:
     """Algorithm 1: the head of the first model serves everybody; the device fits one after the body."""
     problem = Problem.of(seed)
-    w, own = first_of(problem), [first_of(problem) for _ in range(DEVICES)]
+    w, own = problem.start, [problem.start for _ in range(DEVICES)]
     for cohort in problem.cohorts:
         bodies: list[Vector] = []
         for i in cohort:
@@ -211,9 +205,7 @@ def test_fedbabu(seed: int) -> None:
     state, homes = play(FedBABU(), problem)
     close(state.theta, w)
     np.testing.assert_array_equal(state.theta[HEAD], problem.first[HEAD])
-    for home, model in zip(homes, own, strict=True):
-        if home.model is not None:
-            close(home.model, model)
+    close_models(homes, own)
 
 
 # FedSelect: a part of the model that each device finds for itself.
@@ -239,7 +231,7 @@ def grad_select(mask: set[int], change: Vector, rate: float, limit: float) -> se
 )
 def test_fedselect(seed: int, rate: float, limit: float) -> None:
     problem = Problem.of(seed)
-    w, own = first_of(problem), [first_of(problem) for _ in range(DEVICES)]
+    w, own = problem.start, [problem.start for _ in range(DEVICES)]
     masks: list[set[int]] = [set() for _ in range(DEVICES)]
     grown: list[set[int]] = [set() for _ in range(DEVICES)]
     for cohort in problem.cohorts:
@@ -255,8 +247,8 @@ def test_fedselect(seed: int, rate: float, limit: float) -> None:
                 w[k] = mean(problem, sharing, [own[i] for i in sharing], k)
     state, homes = play(FedSelect(rate=rate, limit=limit), problem)
     close(state.theta, w)
-    for home, model, mask in zip(homes, own, masks, strict=True):
+    close_models(homes, own)
+    for home, mask in zip(homes, masks, strict=True):
         if home.model is not None:
-            close(home.model, model)
             found = read_mask(home.known.arrays.get(MASK), N)
             assert set(np.flatnonzero(found).tolist()) == mask

@@ -7,11 +7,19 @@ the bit.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.paper.toy_clusters import CLUSTERS, DEVICES, EXAMPLES, LAYOUT, Fleet, trained
+from tests.paper.toy_clusters import (
+    DEVICES,
+    EXAMPLES,
+    LAYOUT,
+    Fleet,
+    require_clusters,
+    require_groups,
+    trained,
+    twin_groups,
+)
 
 from sedge_cloud.strategies.fedpurin import Average, FedPURIN
 from sedge_protocol.layout import Theta
@@ -45,29 +53,6 @@ def twin_mask(gradient: Theta, theta: Theta, strategy: FedPURIN) -> set[int]:
             bar = sorted(scores.values(), reverse=True)[count - 1]
             mask |= {k for k, c in scores.items() if c >= bar and c > strategy.cutoff}
     return mask
-
-
-def twin_overlap(mine: set[int], others: set[int]) -> Fraction:
-    """O_ij = 1 - |m_i - m_j| / (2 |m_i|)."""
-    differing = 0
-    for k in range(LAYOUT.size):
-        differing += (k in mine) != (k in others)
-    return 1 - Fraction(differing, 2 * len(mine))
-
-
-def twin_groups(masks: Mapping[str, set[int]], t: int, beta: int) -> dict[str, list[str]]:
-    """C_i = {j : O_ij >= O_avg + t/beta (O_max - O_avg)}; after beta nobody."""
-    groups: dict[str, list[str]] = {i: [] for i in masks}
-    able = [i for i in masks if masks[i]]
-    if t > beta or len(able) < 2:
-        return groups
-    overlap = {(i, j): twin_overlap(masks[i], masks[j]) for i in able for j in able if i != j}
-    mean = sum(overlap.values()) / len(overlap)
-    bar = mean + Fraction(t, beta) * (max(overlap.values()) - mean)
-    for (i, j), value in overlap.items():
-        if value >= bar:
-            groups[i].append(j)
-    return groups
 
 
 def twin_average(parts: list[tuple[float, Sent]], k: int, how: Average, last: float) -> float:
@@ -144,9 +129,7 @@ def play(strategy: FedPURIN, seed: int, rounds: int, cohort: int) -> Fleet:
             fleet.context.theta[SCORED], np.array(twin.g, np.float32)[SCORED]
         )
         np.testing.assert_array_equal(fleet.context.theta[NORM], fleet.context.initial[NORM])
-        after_beta = fleet.context.round > strategy.beta
-        expected_groups = {} if after_beta else {i: tuple(c) for i, c in twin.groups.items() if c}
-        assert fleet.context.groups == expected_groups
+        require_groups(fleet.context, twin.groups, strategy.beta)
     return fleet
 
 
@@ -171,10 +154,7 @@ def test_masks_of_any_size(cutoff: float) -> None:
 
 def test_the_planted_clusters_are_found() -> None:
     strategy = FedPURIN(0.5, beta=100)
-    groups = play(strategy, seed=2, rounds=3, cohort=6).context.groups
-    for cluster in CLUSTERS:
-        for device in cluster:
-            assert groups[device] == tuple(d for d in cluster if d != device)
+    require_clusters(play(strategy, seed=2, rounds=3, cohort=6).context)
 
 
 def test_filled_is_the_mean_of_whole_models() -> None:

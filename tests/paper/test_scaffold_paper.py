@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from tests.paper.toy_fleet import DEVICES, STATISTIC, TRAINING, N, Problem, Vector, play
+from tests.paper.toy_fleet import DEVICES, SCORED, STATISTIC, TRAINING, N, Problem, Vector, play
 
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.scaffold import VARIATE, Scaffold
 
 RATE, STEPS = TRAINING.learning_rate, TRAINING.local_epochs
-PARAMETERS = [k for k in range(N) if k not in STATISTIC]
 
 
 def twin(problem: Problem, server_lr: float) -> tuple[Vector, Vector]:
     """x and c after all rounds; each device keeps its c_i by itself, as the paper has it."""
-    x, c = [float(v) for v in problem.first], [0.0] * N
+    x, c = problem.start, [0.0] * N
     own = [[0.0] * N for _ in range(DEVICES)]
     held = [list(x) for _ in range(DEVICES)]  # where a device's statistics are
     for cohort in problem.cohorts:
@@ -22,12 +21,12 @@ def twin(problem: Problem, server_lr: float) -> tuple[Vector, Vector]:
             y = [held[i][k] if k in STATISTIC else x[k] for k in range(N)]
             for _ in range(STEPS):
                 g = problem.gradient(i, y)
-                for k in PARAMETERS:
+                for k in SCORED:
                     y[k] -= RATE * (g[k] - own[i][k] + c[k])
                 y = problem.drifted(i, y)
             held[i] = y
             new = list(own[i])
-            for k in PARAMETERS:
+            for k in SCORED:
                 new[k] = own[i][k] - c[k] + (x[k] - y[k]) / (STEPS * RATE)
                 change[k] += (y[k] - x[k]) / len(cohort)
                 shift[k] += (new[k] - own[i][k]) / DEVICES
@@ -48,18 +47,6 @@ def test_algorithm_1(seed: int, server_lr: float) -> None:
 
 def test_it_converges_where_fedavg_drifts() -> None:
     """Everybody in every round, for long: the sum of the gradients is 0 where SCAFFOLD ends, not FedAvg."""
-    problem = Problem.of(0)
-    problem = Problem(
-        problem.matrices,
-        problem.centres,
-        [1] * DEVICES,
-        [list(range(DEVICES))] * 150,
-        problem.first,
-    )
-
-    def slope(theta: Vector) -> float:
-        gradients = [problem.gradient(i, theta) for i in range(DEVICES)]
-        return max(abs(sum(g[k] for g in gradients) / DEVICES) for k in PARAMETERS)
-
+    problem = Problem.of(0).of_everybody()
     ends = [play(kind(), problem)[0].theta.tolist() for kind in (Scaffold, FedAvg)]
-    assert slope(ends[0]) < 1e-4 < 1e-2 < slope(ends[1])
+    assert problem.slope(ends[0]) < 1e-4 < 1e-2 < problem.slope(ends[1])

@@ -5,8 +5,9 @@ hands a strategy the same contexts, client models and updates as the coordinator
 rounds nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from tests.cloud.contexts import context_of, follow
@@ -37,6 +38,42 @@ def trained(start: Theta, device: str, rng: np.random.Generator, other: float = 
     mine = np.arange(LAYOUT.size) % 2 == (device in CLUSTERS[1])
     step = rng.normal(0, np.where(mine, 1.0, other), LAYOUT.size)
     return (start + step).astype(np.float32)
+
+
+def twin_overlap(mine: Collection[int], others: Collection[int]) -> Fraction:
+    """O_ij = 1 - |m_i - m_j| / (2 |m_i|)."""
+    differing = 0
+    for k in range(LAYOUT.size):
+        differing += (k in mine) != (k in others)
+    return 1 - Fraction(differing, 2 * len(mine))
+
+
+def twin_groups(masks: Mapping[str, Collection[int]], t: int, beta: int) -> dict[str, list[str]]:
+    """C_i = {j : O_ij >= O_avg + t/beta (O_max - O_avg)}; after beta nobody."""
+    groups: dict[str, list[str]] = {i: [] for i in masks}
+    able = [i for i in masks if masks[i]]
+    if t > beta or len(able) < 2:
+        return groups
+    overlap = {(i, j): twin_overlap(masks[i], masks[j]) for i in able for j in able if i != j}
+    mean = sum(overlap.values()) / len(overlap)
+    bar = mean + Fraction(t, beta) * (max(overlap.values()) - mean)
+    for (i, j), value in overlap.items():
+        if value >= bar:
+            groups[i].append(j)
+    return groups
+
+
+def require_groups(context: Context, expected: Mapping[str, Sequence[str]], beta: int) -> None:
+    """The context's groups are these, and nobody has one after beta."""
+    groups = {} if context.round > beta else {i: tuple(c) for i, c in expected.items() if c}
+    assert context.groups == groups
+
+
+def require_clusters(context: Context) -> None:
+    """Everybody's group is the rest of their cluster."""
+    for cluster in CLUSTERS:
+        for device in cluster:
+            assert context.groups[device] == tuple(d for d in cluster if d != device)
 
 
 @dataclass

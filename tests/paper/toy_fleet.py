@@ -5,7 +5,7 @@ twin can be written with lists of numbers. Its BatchNorm statistics drift toward
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ LAYOUT = Layout.of(
 )
 N = LAYOUT.size
 STATISTIC = [k for k in range(N) if LAYOUT.mask(LAYOUT.statistics)[k]]
+SCORED = [k for k in range(N) if k not in STATISTIC]
 DEVICES = 5
 ROUNDS = 6
 TRAINING = Training(local_epochs=3, learning_rate=0.1)
@@ -63,11 +64,25 @@ class Problem:
             rng.normal(size=N).astype(np.float32),
         )
 
+    @property
+    def start(self) -> Vector:
+        """The first model, as numbers."""
+        return [float(x) for x in self.first]
+
     def gradient(self, device: int, w: Sequence[float]) -> Vector:
         """The gradient of F_i at w, number by number."""
         away = [w[k] - float(self.centres[device, k]) for k in range(N)]
         rows = self.matrices[device].tolist()
         return [sum(h * a for h, a in zip(row, away, strict=True)) for row in rows]
+
+    def of_everybody(self) -> "Problem":
+        """The same devices, all alike, in every round, for long."""
+        return replace(self, examples=[1] * DEVICES, cohorts=[list(range(DEVICES))] * 150)
+
+    def slope(self, w: Vector) -> float:
+        """The largest element of the gradient of the fleet's loss."""
+        gradients = [self.gradient(i, w) for i in range(DEVICES)]
+        return max(abs(sum(g[k] for g in gradients) / DEVICES) for k in SCORED)
 
     def drifted(self, device: int, w: Sequence[float]) -> Vector:
         """w with its statistics as an epoch leaves them."""
@@ -75,6 +90,24 @@ class Problem:
         for k in STATISTIC:
             after[k] = 0.9 * after[k] + 0.1 * float(self.centres[device, k])
         return after
+
+
+def mean(problem: Problem, cohort: Sequence[int], models: Sequence[Vector], k: int) -> float:
+    """sum_i m_i w_i / sum_i m_i of one element."""
+    weights = [problem.examples[i] for i in cohort]
+    return sum(m * w[k] for m, w in zip(weights, models, strict=True)) / sum(weights)
+
+
+def descend(
+    problem: Problem, device: int, w: Vector, epochs: int, trained: Sequence[int]
+) -> Vector:
+    """Gradient steps on the elements ``trained``; statistics drift."""
+    for _ in range(epochs):
+        g = problem.gradient(device, w)
+        w = problem.drifted(
+            device, [w[k] - TRAINING.learning_rate * g[k] * (k in trained) for k in range(N)]
+        )
+    return w
 
 
 @dataclass
@@ -163,9 +196,7 @@ def _trained(
             g = [g[k] + float(correction[k]) for k in range(N)]
         step = [g[k] + phase.prox * (w[k] - float(anchor[k])) for k in range(N)]
         moved = [w[k] - phase.learning_rate * (0 if frozen[k] else step[k]) for k in range(N)]
-        for k in STATISTIC:
-            moved[k] = w[k]
-        w = problem.drifted(device, moved)
+        w = problem.drifted(device, [w[k] if k in STATISTIC else moved[k] for k in range(N)])
     return w
 
 

@@ -92,10 +92,7 @@ def shorten(fleet: RealFleet, name: str, until: float) -> None:
     key, own = ((fleet.folder / file).read_text() for file in ("ca.key", "ca.pem"))
     secret = load_config(fleet.folder / name / "edge.toml").secret()
     row = Authority.read(key, own).certify(name, secret, until)
-    store = open_folder(fleet.folder / "state")
-    try:
+    with closing(open_folder(fleet.folder / "state")) as store:
         store.add_certificates([row], renews=True)
-    finally:
-        store.close()
     (fleet.folder / name / "device.pem").write_text(DER_cert_to_PEM_cert(row.der))
     fleet.processes["broker"].send_signal(signal.SIGHUP)

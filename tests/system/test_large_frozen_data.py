@@ -1,6 +1,7 @@
 """Frozen data larger than a bundle may be, to agents that are killed in the middle."""
 
 import sys
+from contextlib import closing
 
 import pytest
 import torch
@@ -89,12 +90,9 @@ def test_80_mib_go_on_where_they_were(fleet: RealFleet, proxy: FaultProxy) -> No
     for device in ("pi-1", "pi-2"):
         blob = fleet.folder / device / "state" / "blobs" / name
         assert blob.read_bytes() == (bundle / FROZEN_NAME).read_bytes()
-    store = open_folder(fleet.folder / "state")
-    try:
+    with closing(open_folder(fleet.folder / "state")) as store:
         over_mqtt, over_http = store.traffic("run", 1)
         sums = read_sums(store.sums("run"))
-    finally:
-        store.close()
     # Chunks that were on their way when the link was cut come twice; what was on the disk does not.
     assert size < over_mqtt.down < 2 * size - held // 2
     assert over_http.down < 100_000

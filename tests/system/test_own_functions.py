@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
-from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.bundle import load
 
 pytestmark = pytest.mark.fleet
@@ -58,15 +57,6 @@ def flower_device(
     fleet.start_agent(device)
 
 
-def all_there(fleet: RealFleet, count: int) -> bool:
-    """Whether so many devices have said hello."""
-    store = open_folder(fleet.folder / "state")
-    try:
-        return sum(row.hello is not None for row in store.devices()) == count
-    finally:
-        store.close()
-
-
 def test_flower_clients_scikit_learn_and_one_that_fails(fleet: RealFleet) -> None:
     """A device whose function fails, or is not there, declines with the reason and stays."""
     shutil.copy(EXAMPLE, fleet.folder)
@@ -82,7 +72,7 @@ def test_flower_clients_scikit_learn_and_one_that_fails(fleet: RealFleet) -> Non
     flower_device(fleet, "pi-3", 2, "broken_client:fit")
     flower_device(fleet, "pi-4", 3, "no_client:fit")
     flower_device(fleet, "pi-5", 4, "sklearn_client:fit")
-    wait_until(lambda: all_there(fleet, 5), 120, "the devices say hello")
+    wait_until(lambda: len(fleet.hellos()) == 5, 120, "the devices say hello")
     fleet.start_run(bundle, RUN)
     wait_until(fleet.finished, 120, "the run ends")
     rounds = [json.loads(line) for line in fleet.cloud("run", "show", "run", "--json").splitlines()]

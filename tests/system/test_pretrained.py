@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,11 +72,8 @@ def test_a_newcomer_takes_the_base_once_or_not_at_all(
         fleet.start_agent(device)
     fleet.start_run(bundle, RUN)
     wait_until(fleet.finished, 3600, "the run ends")
-    store = open_folder(fleet.folder / "state")
-    try:
+    with closing(open_folder(fleet.folder / "state")) as store:
         first, second = (store.traffic("run", number) for number in (1, 2))
-    finally:
-        store.close()
     rounds = fleet.rounds()
     for rows in (first, second):
         print([(row.device, row.up, row.down) for row in rows])

@@ -16,7 +16,6 @@ from tests.system.faultproxy import FaultProxy
 from tools.bench.parts.real_fleet import ZLIB_ALONE, RealFleet, command, free_port, wait_until
 
 from sedge_cloud.store.opening import open_folder
-from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.update import Report
 
 pytestmark = pytest.mark.fleet
@@ -106,10 +105,8 @@ def test_a_device_with_zlib_alone_trains_under_default_settings(
     names = [[device.device for device in summary.devices] for summary in fleet.rounds()]
     assert names == [["pi-1", "pi-2"]] * 3
     assert fleet.rounds()[-1].personal
-    store = open_folder(fleet.folder / "state")
-    hellos = [msgspec.msgpack.decode(row.hello or b"", type=Hello) for row in store.devices()]
-    store.close()
-    assert hellos[0].compressions == ("zlib",) and "zstd" in hellos[1].compressions
+    first, second = (hello.compressions for hello in fleet.hellos())
+    assert first == ("zlib",) and "zstd" in second
 
 
 def counted(fleet: RealFleet) -> dict[tuple[int, str], int]:
@@ -186,11 +183,9 @@ def test_a_half_sent_update_goes_on_where_it_was(
     fleet.start_cloud()
     proxy.rate = 0
     wait_until(fleet.finished, 90, "the run ends")
-    store = open_folder(fleet.folder / "state")
-    update = store.update("run", 1, "pi-2")
-    store.close()
-    assert update is not None
-    assert update.size > 10_000_000
+    with closing(open_folder(fleet.folder / "state")) as store:
+        update = store.update("run", 1, "pi-2")
+    assert update is not None and update.size > 10_000_000
     assert msgspec.msgpack.decode(update.report, type=Report).num_examples == 160
     # Two interruptions may cost two windows of four 64 KiB chunks each, and what the socket had taken.
     resent = proxy.sent - update.size

@@ -1,5 +1,6 @@
 """A signed run with real processes: its coordinator never sees the key, and then changes the policy."""
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -44,13 +45,10 @@ def test_a_policy_that_was_tampered_with_is_refused_by_name(
 
 def tamper(fleet: RealFleet) -> None:
     """Another last byte of what was signed, in the coordinator's own database."""
-    store = open_folder(fleet.folder / "state")
-    try:
+    with closing(open_folder(fleet.folder / "state")) as store:
         (row,) = store.runs()
         state = msgspec.msgpack.decode(row.state, type=StrategyState)
         changed = state.policy[:-1] + bytes([state.policy[-1] ^ 1])
         coded = msgspec.msgpack.encode(msgspec.structs.replace(state, policy=changed))
         with store.transaction():
             store._db.execute("UPDATE runs SET state = ?", (coded,))
-    finally:
-        store.close()

@@ -94,36 +94,28 @@ class FakeLink:
         self.closed, self.due, self.room = False, 1e12, 16
 
     def step(self) -> list[LinkEvent]:
-        """What has happened."""
         events, self.events = self.events, []
         return events
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Keep it."""
         self.sent.append(Send(topic, payload))
 
     def subscribe(self, topic: str) -> None:
-        """Note it."""
         self.topics.append(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        """Note it."""
         self.topics.remove(topic)
 
     def fileno(self) -> int | None:
-        """Of no socket."""
         return 17
 
     def wants_write(self) -> bool:
-        """Always."""
         return True
 
     def timer(self) -> float:
-        """When it is to be stepped again."""
         return self.due
 
     def close(self) -> None:
-        """Note it."""
         self.closed = True
 
 

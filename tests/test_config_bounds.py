@@ -63,7 +63,6 @@ class Key(NamedTuple):
 
 
 def keys(struct: type[msgspec.Struct], around: Around = ()) -> Iterator[Key]:
-    """Every key of a struct and of its tables."""
     kind = inspect.type_info(struct)
     assert isinstance(kind, inspect.StructType)
     for field in kind.fields:

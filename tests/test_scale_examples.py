@@ -23,7 +23,6 @@ SERVICE_KEYS = {
 
 
 def documents(name: str) -> list[Any]:
-    """The documents of a YAML file."""
     found: list[Any] = list(yaml.safe_load_all((FOLDER / name).read_text()))
     return found
 

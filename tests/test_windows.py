@@ -37,7 +37,6 @@ NO = "needs Linux or macOS; on Windows use WSL"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The working folder of a command."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "sitecustomize.py").write_text(WITHOUT)
     (tmp_path / "fleet.toml").write_text(FLEET)

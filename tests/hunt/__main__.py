@@ -64,7 +64,6 @@ def report(found: Played) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Hunt; 1 when something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.hunt", description=__doc__)
     parser.add_argument("--seeds", default="0:", help="first and one past the last, as 0:1000")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")

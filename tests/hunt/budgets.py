@@ -30,7 +30,6 @@ def device(require: Require, one: Device, now: float) -> None:
 
 
 def process(require: Require, one: Process) -> None:
-    """A process of the coordinator after its run."""
     _disk(require, one.name, one.folder, Garbage(one.store).named_blobs())
     _files(require, one.name, one.folder)
     transfers = one.core.ingest._uploads._transfers

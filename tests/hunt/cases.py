@@ -78,7 +78,6 @@ class Played:
 
 
 def case_of(seed: int) -> str:
-    """The fleet that a seed plays."""
     return list(CASES)[seed % len(CASES)]
 
 

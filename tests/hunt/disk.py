@@ -47,7 +47,6 @@ class Disks:
             yield
 
     def open(self, path: Any, flags: int, *more: Any, **options: Any) -> int:
-        """A name that is new, or content that goes."""
         is_there = os.path.exists(path)
         if flags & os.O_CREAT and not is_there:
             self._meant.setdefault(str(path), None)
@@ -56,7 +55,6 @@ class Disks:
         return _open(path, flags, *more, **options)
 
     def pwrite(self, descriptor: int, data: Any, offset: int) -> int:
-        """Written, but not flushed."""
         self._touch()
         status = os.fstat(descriptor)
         if status.st_ino not in self._flushed:
@@ -85,7 +83,6 @@ class Disks:
         self._touch()
 
     def unlink(self, path: Any, **options: Any) -> None:
-        """A name goes."""
         self._touch()
         if os.path.exists(path):
             self._forget(str(path))

@@ -72,7 +72,6 @@ class Judge:
         self._down = {self._topic(down, name): name for name in keys}
 
     def require(self, invariant: str, holds: bool, text: str) -> None:
-        """Raise unless it holds."""
         if not holds:
             raise Violation(f"{invariant}: {text}")
 
@@ -143,7 +142,6 @@ class Judge:
     def trained(
         self, name: str, job: Job, outcome: Outcome, trainer: SoftmaxTrainer, vectors: Vectors
     ) -> None:
-        """A device has done a job."""
         blob = vectors._blobs.read(outcome.update)  # type: ignore[attr-defined]  # pyright: ignore
         report, payload = decode_update(blob)
         nothing = np.zeros(self._layout.size, np.float32)
@@ -235,7 +233,6 @@ class Judge:
         self._sent_again(faults)
 
     def _answered(self, name: str, message: Committed) -> None:
-        """The coordinator says that it has an update."""
         number, sha256 = message.round, message.sha256
         self._committed.add((name, number, sha256))
         made = self._made.get((name, sha256))

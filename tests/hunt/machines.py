@@ -58,7 +58,6 @@ def lay(folder: Path, config: RunConfig) -> None:
 
 
 def secret_of(device: str) -> bytes:
-    """A device's secret."""
     return device.encode().ljust(32, b".")
 
 
@@ -76,7 +75,6 @@ class Machine(ABC):
 
     @property
     def runs(self) -> bool:
-        """Whether it does anything."""
         return self.up and not self.still
 
     @abstractmethod
@@ -106,14 +104,11 @@ class Machine(ABC):
 
 
 class KeptJournal(Journal[AgentState]):
-    """A journal whose commits the judge sees."""
-
     def __init__(self, device: str, folder: Path, judge: Judge) -> None:
         super().__init__(folder / "journal", AgentState, SCHEMA)
         self._device, self._judge, self._blobs = device, judge, folder / "blobs"
 
     def load(self) -> AgentState | None:
-        """What is on the disk after a start."""
         value = super().load()
         self._judge.remembers(self._device, value)
         for waiting in () if value is None else value.outbox:
@@ -122,7 +117,6 @@ class KeptJournal(Journal[AgentState]):
         return value
 
     def commit(self, value: AgentState) -> None:
-        """Replace the value."""
         self._judge.tries(self._device, value)
         super().commit(value)
         self._judge.committed(self._device)
@@ -143,7 +137,6 @@ class Device(Machine):
         self.subscriptions = set[str]()
 
     def begin(self, starts: int) -> Sequence[object]:
-        """The agent starts, and connects."""
         hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), CODECS, 10, 10)
         identity = Identity(self.name, FLEET, DeviceKeys.of(secret_of(self.name)), hello)
         journal = KeptJournal(self.name, self.folder, self.judge)
@@ -153,23 +146,19 @@ class Device(Machine):
         return self.connect()
 
     def connect(self) -> Sequence[object]:
-        """The link is up."""
         self.agent.will()
         self.connected = True
         return self.agent.connected(self.time.now, MAX_PACKET)
 
     def disconnect(self) -> None:
-        """The link is down."""
         self.connected, self.due_at = False, None
         self.subscriptions.clear()
         self.agent.disconnected()
 
     def due(self) -> float:
-        """When the agent is to be polled."""
         return self.agent.timer() or math.inf
 
     def step(self) -> Sequence[object]:
-        """Poll it."""
         return self.agent.poll(self.time.now)
 
     def listens(self, topic: str) -> bool:
@@ -178,13 +167,11 @@ class Device(Machine):
         return self.connected and ours
 
     def receive(self, topic: str, payload: bytes) -> Sequence[object]:
-        """A frame arrives."""
         if topic == self._down:
             self.judge.told(self.name, payload)
         return self.agent.receive(topic, payload, self.time.now)
 
     def work(self, job: Job) -> Sequence[object]:
-        """What its worker thread does."""
         examples, trainer = data_of(DEVICES.index(self.name)), SoftmaxTrainer()
         agent, now = self.agent, self.time.now
         place = WorkerContext(
@@ -199,7 +186,6 @@ class Device(Machine):
         return agent.finished(outcome, now)
 
     def end(self) -> None:
-        """The agent ends."""
         super().end()
         self.connected = False
         self.subscriptions.clear()
@@ -249,7 +235,6 @@ class Process(Machine):
         return due if self.company is None else min(due, self.company.timer())
 
     def step(self) -> Sequence[object]:
-        """As ``Service.step`` does."""
         core, company, now, effects = self.core, self.company, self.time.now, list[object]()
         if company is not None:
             effects += company.poll(now)
@@ -268,7 +253,6 @@ class Process(Machine):
         )
 
     def receive(self, topic: str, payload: bytes) -> Sequence[object]:
-        """A frame arrives."""
         core, company, now = self.core, self.company, self.time.now
         if topic.startswith(_SIGNALS):
             return [] if company is None else self._hear(company, topic, payload)
@@ -281,12 +265,10 @@ class Process(Machine):
         return [*core.receive(topic, payload, now), *core.commit(now)]
 
     def end(self) -> None:
-        """The process ends."""
         super().end()
         self.close()
 
     def close(self) -> None:
-        """Close its store, if it has opened one."""
         if hasattr(self, "store"):
             self.store.close()
 

@@ -21,7 +21,6 @@ class Timeline:
 
     @property
     def wall(self) -> float:
-        """What a clock on the wall shows now."""
         return wall_at(self.now)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:

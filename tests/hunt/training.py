@@ -42,17 +42,14 @@ class SoftmaxTrainer:
         return Trained(current.copy(), 1.0, training.local_epochs)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Accuracy of theta (n,)."""
         right = softmax(theta, examples.inputs).argmax(axis=1) == examples.targets
         return Metrics(1.0, float(right.mean()), len(right))
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Class probabilities (N, C)."""
         return partial(softmax, theta)
 
 
 def softmax(theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Probabilities (N, C)."""
     weight = theta[: INPUTS * CLASSES].reshape(CLASSES, INPUTS)
     logits = inputs.astype(np.float32) @ weight.T + theta[INPUTS * CLASSES :]
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -61,7 +58,6 @@ def softmax(theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def data_of(device: int) -> Examples:
-    """A device's examples."""
     rng = np.random.default_rng(device)
     inputs = rng.normal(size=(30, INPUTS)).astype(np.float32)
     return Examples(inputs, rng.integers(0, CLASSES, 30).astype(np.int64))

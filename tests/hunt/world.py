@@ -69,7 +69,6 @@ class World:
 
     @property
     def now(self) -> float:
-        """The virtual time in seconds."""
         return self.time.now
 
     @contextmanager
@@ -125,7 +124,6 @@ class World:
                 self._act(machine, machine.step)
 
     def restart(self, machine: Machine) -> None:
-        """A machine's processes end, and begin again."""
         machine.end()
         self._boot(machine)
 
@@ -192,7 +190,6 @@ class World:
                 pass
 
     def _work(self, device: Device, life: int, job: Job) -> None:
-        """The worker thread's job; lost with its process."""
         if device.life == life:
             self._act(device, partial(device.work, job))
 

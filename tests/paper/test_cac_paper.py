@@ -55,8 +55,6 @@ def twin_mask(layout: Layout, change: Theta, theta: Theta, tau: float) -> list[i
 
 @dataclass
 class Twin:
-    """The server of the paper's algorithm."""
-
     tau: float
     beta: int
     g: list[float]
@@ -123,7 +121,6 @@ def play(strategy: FedCAC, seed: int, rounds: int, cohort: int, other: float = 0
 
 
 def places_of(patch: SparseVector | None) -> list[int]:
-    """The places of a patch's elements; none without one."""
     if patch is None or patch.indices is None:
         return []
     return [int(k) for k in patch.indices]

@@ -49,8 +49,6 @@ CLIENTS = {
 
 
 class Log(Watch):
-    """A watch that keeps every report."""
-
     def __init__(self) -> None:
         progress = Progress(Console(quiet=True))
         progress.strategy("golden", ROUNDS)

@@ -151,7 +151,6 @@ def test_plans_like_the_paper(kind: str, quantile: str) -> None:
 
 
 def patch_of(patch: SparseVector | None) -> dict[int, np.float32]:
-    """A patch as {place: value}."""
     if patch is None:
         return {}
     assert patch.indices is not None

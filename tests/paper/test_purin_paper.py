@@ -68,8 +68,6 @@ def twin_average(parts: list[tuple[float, Sent]], k: int, how: Average, last: fl
 
 @dataclass
 class Twin:
-    """The server of Algorithm 1."""
-
     strategy: FedPURIN
     g: list[float]
     t: int = 0

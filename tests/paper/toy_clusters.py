@@ -90,7 +90,6 @@ class Fleet:
 
     @classmethod
     def of(cls, strategy: Strategy, seed: int) -> "Fleet":
-        """A fleet before its first round."""
         theta = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
         return cls(strategy, context_of(LAYOUT, theta))
 

@@ -66,7 +66,6 @@ class Problem:
 
     @property
     def start(self) -> Vector:
-        """The first model, as numbers."""
         return [float(x) for x in self.first]
 
     def gradient(self, device: int, w: Sequence[float]) -> Vector:

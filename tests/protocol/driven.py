@@ -26,8 +26,6 @@ _NUMBERS = itertools.count(1)
 
 
 class Driven:
-    """A link and everything that has happened on it."""
-
     def __init__(self, link: MqttLink) -> None:
         self.link = link
         self.events: list[LinkEvent] = []
@@ -54,7 +52,6 @@ class Driven:
 
 
 def drive(done: Callable[[], bool], *links: Driven) -> None:
-    """Step the links until ``done``."""
     end = time.monotonic() + WAIT_S
     while not done():
         assert time.monotonic() < end, [driven.events[-3:] for driven in links]

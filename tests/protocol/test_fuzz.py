@@ -86,7 +86,6 @@ def bodies() -> Iterable[bytes]:
 
 
 def hexes(table: str, field: str) -> list[bytes]:
-    """A field of a table of vectors."""
     return [bytes.fromhex(row[field]) for row in VECTORS[table]]
 
 

@@ -84,8 +84,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Played(Driven):
-    """A link to a broker of its own."""
-
     def __init__(self, broker: FakeBroker, *topics: str) -> None:
         super().__init__(MqttLink(broker.settings, topics))
         self.broker = broker

@@ -55,7 +55,6 @@ def rows(text: str) -> list[list[str]]:
 
 
 def row(text: str, first: str) -> list[str]:
-    """The row whose first cell begins so."""
     return next(cells for cells in rows(text) if cells[0].startswith(first))
 
 

@@ -30,18 +30,15 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where to connect."""
         return f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def cut(self) -> None:
-        """Close every connection now."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for end in pair:
                 _shut(end)
 
     def close(self) -> None:
-        """Stop for good."""
         self._closed = True
         _shut(self._listener)
         self.cut()

@@ -40,7 +40,6 @@ def bring_up(home: Path, pool: ThreadPoolExecutor, loop: Loop) -> Runtime:
 
 
 def main() -> None:
-    """Run all agents until SIGTERM."""
     logging.basicConfig(format="%(name)s %(message)s", level=logging.INFO)
     homes = sorted(path.parent for path in Path(sys.argv[1]).glob("*/edge.toml"))
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, ExitStack() as stack:

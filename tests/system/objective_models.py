@@ -7,7 +7,6 @@ FEATURES, OUTPUTS = 6, 3
 
 
 def built(outputs: int) -> nn.Module:
-    """A small network with fixed values."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, outputs))
 
@@ -43,7 +42,6 @@ def judged(output: Tensor, y: Tensor) -> Tensor:
 
 
 def with_both() -> tuple[nn.Module, object, object]:
-    """The model, its loss and its metric."""
     return model(), own, judged
 
 
@@ -70,5 +68,4 @@ def bound(output: Tensor, x: Tensor) -> Tensor:
 
 
 def variational() -> tuple[nn.Module, object]:
-    """The model and its loss."""
     return Variational(), bound

@@ -52,7 +52,6 @@ def cloud(fleet: RealFleet) -> list[str]:
 
 
 def edited(fleet: RealFleet, device: str, old: str, new: str) -> Path:
-    """A copy of a device's folder with another edge.toml."""
     folder = fleet.folder / f"{device}-edited"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(fleet.folder / device, folder)

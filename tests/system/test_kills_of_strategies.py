@@ -69,7 +69,6 @@ def disturb(trio: Trio, run: str) -> None:
 
 
 def restart(trio: Trio, *names: str) -> None:
-    """kill -9, and a new start."""
     assert trio.store.runs()[-1].status == RUNNING
     for name in names:
         trio.fleet.kill(name)

@@ -97,7 +97,6 @@ class Many(RealFleet):
         (devices / "client.py").write_text(CLIENT)
 
     def begin(self, bundle: Path) -> None:
-        """Start the run, and its devices."""
         self.start_run(bundle, RUN)
         devices = str(self.folder / "devices")
         self.start(
@@ -105,7 +104,6 @@ class Many(RealFleet):
         )
 
     def serve(self, name: str) -> None:
-        """Start a process of this name."""
         text = (self.folder / "cloud.toml").read_text()
         home = self.folder / name
         home.mkdir(exist_ok=True)
@@ -114,7 +112,6 @@ class Many(RealFleet):
         self.start(name, [sys.executable, "-m", "sedge_cloud", "-c", str(config), "serve"])
 
     def shares(self) -> dict[str, int]:
-        """How many shards each process has, by its name."""
         names = {self.processes[name].pid: name for name in self.processes}
         with closing(open_store(load_cloud(self.folder / "cloud.toml"))) as store:
             tokens = {row.token: names.get(row.pid, "") for row in store.processes()}
@@ -122,14 +119,12 @@ class Many(RealFleet):
         return dict(counted)
 
     def leader(self) -> str:
-        """The name of the process that leads."""
         names = {self.processes[name].pid: name for name in self.processes}
         with closing(open_store(load_cloud(self.folder / "cloud.toml"))) as store:
             (lead,) = (lease.token for lease in store.leases() if lease.name == LEADER)
             return next(names.get(it.pid, "") for it in store.processes() if it.token == lead)
 
     def closed(self) -> int:
-        """How many rounds are closed."""
         with closing(open_store(load_cloud(self.folder / "cloud.toml"))) as store:
             return sum(row.summary is not None for row in store.rounds("run"))
 
@@ -141,7 +136,6 @@ class Many(RealFleet):
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    """PostgreSQL and an object store."""
     started = Servers()
     yield started
     started.close()
@@ -171,7 +165,6 @@ def undisturbed(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def fleet(tmp_path: Path, servers: Servers) -> Iterator[Many]:
-    """A fleet on the servers."""
     with closing(Many(tmp_path, servers)) as fleet:
         yield fleet
 

@@ -118,7 +118,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[Examples, Examples]:
-    """Real images for training and testing."""
     data = load("digits")
     rows = np.random.default_rng(2).permutation(len(data.targets))[: TRAIN + TEST]
     return split(Examples(data.inputs[rows], data.targets[rows]), TEST / len(rows), seed=0)
@@ -138,7 +137,6 @@ class Twin:
 
     @property
     def theta(self) -> Theta:
-        """The model's values (n,)."""
         arrays = {name: t.detach().numpy().astype(np.float32) for name, t in self.tensors.items()}
         return self.layout.flatten(arrays)
 
@@ -174,7 +172,6 @@ class Twin:
             optimizer.step()
 
     def accuracy(self, examples: Examples) -> float:
-        """The share of right answers."""
         self.model.eval()
         with torch.no_grad():
             outputs = self.model(torch.from_numpy(examples.inputs))
@@ -201,7 +198,6 @@ def order_for(blobs: BlobFolder, made: Exported, **changes: object) -> Order:
 
 
 def place_of(blobs: BlobFolder, data: tuple[Examples, Examples]) -> WorkerContext:
-    """Where jobs are done, in ONNX Runtime."""
     programs = OpenBundles("onnxruntime", threads=1)
     vectors = FolderVectors(blobs)
     return WorkerContext(
@@ -210,7 +206,6 @@ def place_of(blobs: BlobFolder, data: tuple[Examples, Examples]) -> WorkerContex
 
 
 def do(order: Order, blobs: BlobFolder, data: tuple[Examples, Examples]) -> Outcome:
-    """The device's job."""
     return run_job(Job(order), place_of(blobs, data))
 
 

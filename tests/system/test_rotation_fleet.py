@@ -17,7 +17,6 @@ NONE_LEFT = "no device still has to change its secret"
 
 
 def known_keys(fleet: RealFleet, name: str) -> DeviceKeys:
-    """The device's keys for the coordinator."""
     with closing(open_folder(fleet.folder / "state")) as store:
         row = store.device(name)
         assert row is not None

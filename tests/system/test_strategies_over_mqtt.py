@@ -90,7 +90,6 @@ class Courses:
     folder: Path
 
     def of(self, name: str) -> Course:
-        """The run of a case."""
         case, run = CASES[name], name.replace(" ", "-").replace("_", "-")
         more = f"{MORE}{case.more}"
         strategy = case.strategy or name

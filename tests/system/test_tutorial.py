@@ -55,7 +55,6 @@ class Desk:
         self.lasting: dict[str, subprocess.Popen[bytes]] = {}
 
     def said(self, command: str) -> str:
-        """What a command that lasts has printed so far."""
         return self.log(command).read_text()
 
     def log(self, command: str) -> Path:

@@ -36,7 +36,6 @@ class Trial:
 
     @property
     def said(self) -> str:
-        """What is in the terminal."""
         return self.log.read_text()
 
     def interrupt(self) -> int:
@@ -56,7 +55,6 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 
 def edge(folder: Path, *words: str) -> str:
-    """One command of the device."""
     return command("sedge_edge", *words, folder=folder)
 
 

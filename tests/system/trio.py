@@ -75,7 +75,6 @@ def small_network(hidden: int) -> nn.Module:
 def make_forms(
     folder: Path, hidden: int, shares: Sequence[float] = (0.0,), guided: GuidedLoss | None = None
 ) -> list[Path]:
-    """The bundles of the network in these widths."""
     made: list[Path] = []
     for dropped in shares:
         sample, place = torch.randn(16, 1, 8, 8), folder / f"dropped-{dropped:g}"
@@ -121,7 +120,6 @@ class Course:
 
     @property
     def layout(self) -> Layout:
-        """The whole model's."""
         return self.run.manifest.layout
 
     @cached_property
@@ -151,7 +149,6 @@ class Course:
         return {row.device: msgspec.msgpack.decode(row.report, type=Report) for row in rows}
 
     def model(self, device: str) -> Theta:
-        """The device's own model, as it has kept it."""
         model = self.kept[device].model
         assert model is not None
         return model
@@ -163,7 +160,6 @@ class Course:
         return patch.indices, patch.values
 
     def patch(self, order: OrderRow) -> SparseVector | None:
-        """The patch of an order."""
         return self.run_store.patch(order, self.run.layout(order.width).size)
 
     def evaluate(self, device: str, theta: Theta) -> Metrics:
@@ -205,7 +201,6 @@ class Trio:
         self.store = open_folder(folder / "state")
 
     def close(self) -> None:
-        """End every process."""
         self.fleet.close()
         self.store.close()
 
@@ -217,7 +212,6 @@ class Trio:
             self.fleet.start_agent(name, MEMORY_MB[name])
 
     def begin(self, name: str, bundles: Sequence[Path], text: str) -> None:
-        """Begin a run by the operator's own command."""
         self.fleet.start_run(bundles[0], text, name, bundles[1:])
 
     def end(self, name: str) -> Course:
@@ -227,5 +221,4 @@ class Trio:
         return Course(self.fleet.folder, self.store, name)
 
     def status(self, name: str) -> str:
-        """A run's status."""
         return next(row.status for row in self.store.runs() if row.run == name)

@@ -26,7 +26,6 @@ def folder(tmp_path: Path) -> BlobFolder:
 
 
 def files(root: Path) -> list[str]:
-    """Every file below, relative to root."""
     return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
 
 
@@ -36,7 +35,6 @@ def chunk(manifest: Manifest, index: int, data: bytes = DATA) -> bytes:
 
 
 def age(path: Path, seconds: float) -> None:
-    """Make a file look as old as this."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 

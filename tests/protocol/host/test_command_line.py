@@ -33,7 +33,6 @@ PARSERS += export_parser(), commands_parser()
 
 
 def below(parser: argparse.ArgumentParser) -> Iterator[Parser]:
-    """A parser and all parsers of its commands."""
     assert isinstance(parser, Parser)
     yield parser
     for action in parser._actions:

@@ -20,7 +20,6 @@ ASK = {
 
 
 def offered(shell: str, file: Path, words: str, last: str) -> list[str]:
-    """What the shell offers for the word ``last``."""
     if shutil.which(shell) is None and os.environ.get("CI") != "true":
         pytest.skip(f"{shell} is not installed")
     text = ASK[shell].format(file=file, words=words, last=last)

@@ -18,8 +18,6 @@ FAR = 1e12
 
 
 class FakeStation:
-    """A station that counts its steps."""
-
     def __init__(self, due: float = FAR, sock: socket.socket | None = None) -> None:
         self.due = due
         self.sock = sock

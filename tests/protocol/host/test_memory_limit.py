@@ -110,7 +110,6 @@ def test_this_machine() -> None:
 
 
 def resident_mb() -> float:
-    """The memory of this process."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * REAL_PAGE / MB
 

@@ -37,7 +37,6 @@ def service() -> Iterator[Path]:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file that is root's."""
     path = tmp_path / "victim"
     path.write_text("root's own")
     path.chmod(0o644)
@@ -45,7 +44,6 @@ def victim(tmp_path: Path) -> Path:
 
 
 def of(path: Path) -> tuple[int, int, str]:
-    """Owner, mode and content of a file."""
     found = path.stat()
     return found.st_uid, stat.S_IMODE(found.st_mode), path.read_text()
 
@@ -130,7 +128,6 @@ def test_a_state_folder_whose_parent_is_open_to_root_alone(service: Path) -> Non
 
 @pytest.fixture
 def identity() -> Iterator[None]:
-    """Root again afterwards."""
     groups = os.getgroups()
     yield
     os.seteuid(0)
@@ -153,7 +150,6 @@ def missing(service: Path) -> Path:
 
 
 def roots_own(service: Path) -> Path:
-    """A folder of root's."""
     return service
 
 

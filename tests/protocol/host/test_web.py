@@ -20,7 +20,6 @@ NAME = MANIFEST.sha256.hex()
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server's certificate, its authority, and another one."""
     folder = tmp_path_factory.mktemp("web")
     make_ca(folder, "ca")
     make_ca(folder, "other")

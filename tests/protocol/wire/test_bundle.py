@@ -55,13 +55,11 @@ def fields() -> Fields:
 
 
 def with_program(**changes: object) -> Fields:
-    """The manifest's fields, its first program changed."""
     first = cast(Fields, msgspec.to_builtins(MANIFEST.programs[0]))
     return {**fields(), "programs": [{**first, **changes}]}
 
 
 def with_axes(channels: list[int], dims: list[list[int]]) -> Fields:
-    """The manifest's fields with axes, true or not."""
     return {**fields(), "axes": {"channels": channels, "dims": dims}}
 
 

@@ -32,8 +32,6 @@ CHUNK = Frame(Kind.CHUNK, b"chunk", 7, 0, b"t" * 16, 3)
 
 @dataclass(frozen=True)
 class Sealed:
-    """A frame of the vectors."""
-
     name: str
     topic: str
     key: bytes | None
@@ -41,7 +39,6 @@ class Sealed:
 
 
 def every_kind(group: str = "frames") -> list[Sealed]:
-    """One frame of every kind."""
     path = Path(__file__).parents[2] / "vectors" / "frames.json"
     found = json.loads(path.read_text())[group]
     cases = {(case["kind"], case["key"], len(case["sealed"])): case for case in found}

@@ -7,7 +7,6 @@ from sedge_protocol.wire.protobuf import again, field, fields, numbers
 
 
 def read(hexadecimal: str) -> list[tuple[int, int, int, bytes]]:
-    """The fields of a message in hexadecimal."""
     return [
         (f.number, f.wire, f.value, bytes(f.data))
         for f in fields(memoryview(bytes.fromhex(hexadecimal)))

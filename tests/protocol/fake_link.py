@@ -4,10 +4,11 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES
+from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Fetch, Upload
 
 FRAME = 100  # bytes of a frame beside what it carries
 BLOB = np.random.default_rng(1).bytes(16 * MIN_CHUNK_BYTES - 100)
@@ -85,3 +86,34 @@ class Wire:
         world.later(arrival_s, lambda: action() if epoch == self._epoch else None)
         if world.hit(world.faults.double):
             world.later(arrival_s + world.rng.uniform(0, 30), action)
+
+
+Transfer = TypeVar("Transfer", Upload, Fetch)
+
+
+class End(Generic[Transfer]):
+    """A device's end of a link, and its ``transfer``, which learns of every connection and cut."""
+
+    transfer: Transfer
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.up, self.down = Wire(world), Wire(world)
+        self.connected = False
+        self.cuts = 0
+
+    def connect(self) -> None:
+        world, faults = self.world, self.world.faults
+        self.connected = True
+        self.transfer.connected(world.now)
+        if faults.cut_every_s and world.now < faults.until_s:
+            world.later(world.rng.expovariate(1 / faults.cut_every_s), self.cut)
+
+    def cut(self) -> None:
+        if self.connected:
+            self.connected = False
+            self.cuts += 1
+            self.up.cut()
+            self.down.cut()
+            self.transfer.disconnected()
+            self.world.later(self.world.rng.uniform(0.1, 3.0), self.connect)

@@ -10,59 +10,41 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, SLOW, Faults, Wire, World
+from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, SLOW, End, Faults, World
 
 from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.transfer import CREDIT, Fetch, describe
 
 
-class Device:
+class Device(End[Fetch]):
     """One device that fetches a blob; it hears every chunk that is published while it listens."""
 
     def __init__(self, world: World, server: "Server", blob: bytes, name: str) -> None:
-        self.world, self.server, self.blob, self.name = world, server, blob, name
-        self.up, self.down = Wire(world), Wire(world)
+        super().__init__(world)
+        self.server, self.blob, self.name = server, blob, name
         self.part = bytearray(len(blob))
         seed = world.rng.randrange(2**32)
-        self.fetch = Fetch(server.manifest, set(), np.random.default_rng(seed))
-        self.gets = self.cuts = 0
+        self.transfer = Fetch(server.manifest, set(), np.random.default_rng(seed))
+        self.gets = 0
         self.heard: Counter[int] = Counter()
-        self.connected = False
         world.later(world.rng.uniform(0, server.spread_s), self.connect)
 
-    def connect(self) -> None:
-        self.connected = True
-        self.fetch.connected(self.world.now)
-        if self.world.faults.cut_every_s and self.world.now < self.world.faults.until_s:
-            self.world.later(
-                self.world.rng.expovariate(1 / self.world.faults.cut_every_s), self.cut
-            )
-
-    def cut(self) -> None:
-        if self.connected:
-            self.connected = False
-            self.cuts += 1
-            self.up.cut()
-            self.down.cut()
-            self.fetch.disconnected()
-            self.world.later(self.world.rng.uniform(0.1, 3.0), self.connect)
-
     def poll(self) -> None:
-        missing = self.fetch.poll(self.world.now)
+        missing = self.transfer.poll(self.world.now)
         if missing is not None:
             self.gets += 1
             bitmap: bytes = missing
             self.up.send(FRAME, lambda: self.server.request(self.name, bitmap))
 
     def publish(self, index: int, data: bytes) -> None:
-        if self.connected and not self.fetch.complete:
+        if self.connected and not self.transfer.complete:
             self.down.send(FRAME + len(data), lambda: self.take(index, data))
 
     def take(self, index: int, data: bytes) -> None:
-        if not self.connected or self.fetch.complete:
+        if not self.connected or self.transfer.complete:
             return
         self.heard[index] += 1
-        if self.fetch.chunk(index, data, self.world.now):
+        if self.transfer.chunk(index, data, self.world.now):
             offset, length = self.server.manifest.span(index)
             self.part[offset : offset + length] = data
 
@@ -82,13 +64,13 @@ class Server:
 
     def run(self) -> None:
         """Until every device has the blob."""
-        while not all(device.fetch.complete for device in self.devices):
+        while not all(device.transfer.complete for device in self.devices):
             assert self.world.now < 5000, "the downloads have not ended"
             for device in self.devices:
                 device.poll()
             for index in self.serving.poll(self.world.now, 16):
                 self.publish(index)
-            timers = [device.fetch.timer() for device in self.devices]
+            timers = [device.transfer.timer() for device in self.devices]
             timers.append(self.serving.timer())
             self.world.advance(min((t for t in timers if t is not None), default=None))
         assert all(bytes(device.part) == BLOB for device in self.devices)
@@ -96,7 +78,7 @@ class Server:
     def request(self, asker: str, missing: bytes) -> None:
         if self.world.hit(self.world.faults.restart):
             self.serving = Serving(self.manifest, 1.0)
-        waiting = sum(not device.fetch.complete for device in self.devices)
+        waiting = sum(not device.transfer.complete for device in self.devices)
         self.serving.request(asker, missing, waiting, self.world.now)
 
     def publish(self, index: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, Faults, Wire, World
+from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, End, Faults, World
 
 from sedge_protocol.wire.transfer import (
     CREDIT,
@@ -21,22 +21,19 @@ from sedge_protocol.wire.transfer import (
 )
 
 
-class Uploading:
+class Uploading(End[Upload]):
     """A device that offers a blob, and a coordinator that takes it in."""
 
     def __init__(self, seed: int, faults: Faults, blob: bytes = BLOB, chunk: int = 4096) -> None:
-        self.world = World(random.Random(seed), faults)
-        self.up, self.down = Wire(self.world), Wire(self.world)
+        super().__init__(World(random.Random(seed), faults))
         self.blob = blob
         self.rng = np.random.default_rng(seed)
-        self.upload = Upload(describe(blob, chunk), self.rng)
+        self.transfer = Upload(describe(blob, chunk), self.rng)
         self.part = bytearray(len(blob))
         self.intake: Intake | None = None
         self.stored = False
         self.delivered = False
-        self.cuts = 0
         self.chunks = self.offers = self.bytes_sent = 0
-        self.connected = False
         self.connect()
 
     def run(self) -> None:
@@ -44,36 +41,18 @@ class Uploading:
         while not self.delivered:
             assert self.world.now < 5000, "the upload has not ended"
             self.poll()
-            timers = [self.upload.timer(), self.intake.timer() if self.intake else None]
+            timers = [self.transfer.timer(), self.intake.timer() if self.intake else None]
             self.world.advance(min((t for t in timers if t is not None), default=None))
         assert bytes(self.part) == self.blob
 
-    def connect(self) -> None:
-        self.connected = True
-        self.upload.connected(self.world.now)
-        if self.world.faults.cut_every_s and self.world.now < self.world.faults.until_s:
-            self.world.later(
-                self.world.rng.expovariate(1 / self.world.faults.cut_every_s), self.cut
-            )
-
-    def cut(self) -> None:
-        if not self.connected:
-            return
-        self.connected = False
-        self.cuts += 1
-        self.up.cut()
-        self.down.cut()
-        self.upload.disconnected()
-        self.world.later(self.world.rng.uniform(0.1, 3.0), self.connect)
-
     def poll(self) -> None:
-        if self.upload.wants_smaller_chunks:
-            smaller = self.upload.manifest.chunk_bytes // 2
-            self.upload = Upload(describe(self.blob, smaller), self.rng)
+        if self.transfer.wants_smaller_chunks:
+            smaller = self.transfer.manifest.chunk_bytes // 2
+            self.transfer = Upload(describe(self.blob, smaller), self.rng)
             if self.connected:
-                self.upload.connected(self.world.now)
-        manifest = self.upload.manifest
-        for index in self.upload.poll(self.world.now):
+                self.transfer.connected(self.world.now)
+        manifest = self.transfer.manifest
+        for index in self.transfer.poll(self.world.now):
             if index is None:
                 self.send_offer(manifest)
             else:
@@ -86,8 +65,8 @@ class Uploading:
 
     def send_offer(self, manifest: Manifest) -> None:
         self.offers += 1
-        number = self.upload.number
-        data = self.blob if self.upload.inline else b""
+        number = self.transfer.number
+        data = self.blob if self.transfer.inline else b""
         size = len(data) + len(manifest.digests)
         self.send_up(size, lambda: self.take_offer(manifest, number, data))
 
@@ -140,11 +119,11 @@ class Uploading:
         if self.stored:
             self.down.send(FRAME, self.receipt)
         elif self.intake is not None:
-            bitmap, upload = self.intake.bitmap(), self.upload
+            bitmap, upload = self.intake.bitmap(), self.transfer
             self.down.send(FRAME, lambda: self.have(upload, number, bitmap))
 
     def have(self, upload: Upload, number: int, bitmap: bytes) -> None:
-        if self.connected and upload is self.upload:
+        if self.connected and upload is self.transfer:
             upload.receive(number, bitmap, CREDIT, self.world.now)
 
     def receipt(self) -> None:
@@ -168,7 +147,7 @@ def test_a_cut_costs_no_more_than_two_windows() -> None:
         uploading = Uploading(seed, CUTS)
         uploading.run()
         cuts += uploading.cuts
-        again = uploading.chunks - uploading.upload.manifest.count
+        again = uploading.chunks - uploading.transfer.manifest.count
         assert again <= CREDIT * uploading.cuts
     assert cuts > 100
 
@@ -182,7 +161,7 @@ def test_on_a_clean_link_nothing_is_sent_twice(
     faults = replace(CLEAN, latency_s=latency_s, bytes_per_s=bytes_per_s)
     uploading = Uploading(1, faults, chunk=chunk)
     uploading.run()
-    assert uploading.chunks == uploading.upload.manifest.count
+    assert uploading.chunks == uploading.transfer.manifest.count
     if bytes_per_s == 1e9:
         assert uploading.offers == 1
 
@@ -193,7 +172,7 @@ def test_chunks_shrink_until_they_fit(longest: int, size: int) -> None:
     faults = replace(CLEAN, longest=longest)
     uploading = Uploading(1, faults, BLOB[:size], chunk=65536)
     uploading.run()
-    chunk_bytes = uploading.upload.manifest.chunk_bytes
+    chunk_bytes = uploading.transfer.manifest.chunk_bytes
     largest = min(size, chunk_bytes)
     assert largest + FRAME <= longest
     assert chunk_bytes == 65536 or min(size, 2 * chunk_bytes) + FRAME > longest

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.fleet import failing
 
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -169,15 +170,8 @@ class Recorder:
             real_mkdir(path, mode)
             self.steps.append(("mkdir", str(path), None))
 
-        wrappers = {
-            "open": open_,
-            "pwrite": pwrite,
-            "fsync": fsync,
-            "replace": replace,
-            "mkdir": mkdir,
-        }
-        for name, wrapper in wrappers.items():
-            self._patch.setattr(os, name, wrapper)
+        for wrapper in (open_, pwrite, fsync, replace, mkdir):
+            self._patch.setattr(os, wrapper.__name__.rstrip("_"), wrapper)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -263,12 +257,10 @@ def test_a_cut_would_be_noticed(prepared: Path, tmp_path: Path) -> None:
     """The same check fails for a writer without fsync: the test can fail."""
 
     def careless(root: Path) -> None:
-        name = MANIFEST.sha256.hex()
-        target = root / "blobs" / name
         descriptor = os.open(root / "parts" / "x.tmp", os.O_WRONLY | os.O_CREAT, 0o600)
         os.pwrite(descriptor, DATA, 0)
         os.close(descriptor)
-        os.replace(root / "parts" / "x.tmp", target)
+        os.replace(root / "parts" / "x.tmp", root / "blobs" / MANIFEST.sha256.hex())
 
     root = tmp_path / "live"
     shutil.copytree(prepared, root)
@@ -279,17 +271,10 @@ def test_a_cut_would_be_noticed(prepared: Path, tmp_path: Path) -> None:
             check(folder, done)
 
 
-def test_what_could_not_be_fsynced_is_gone(
-    put: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_be_fsynced_is_gone(put: Callable[[Path], None], tmp_path: Path) -> None:
     """A second fsync would succeed for pages that the kernel has already dropped."""
     BlobFolder(tmp_path, 0)
-
-    def fsync(_descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(StorageError):
+    with failing(os, "fsync", OSError(errno.EIO, "")), pytest.raises(StorageError):
         put(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, End, Faults, World
 
-from sedge_protocol.wire.transfer import (
-    CREDIT,
-    Intake,
-    Manifest,
-    Upload,
-    describe,
-)
+from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest, Upload, describe
 
 
 class Uploading(End[Upload]):

@@ -8,12 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.codec import Compression
 from sedge_protocol.codec.bitmaps import to_bitmap
-from sedge_protocol.codec.masks import (
-    MaskForm,
-    decode_positions,
-    encode_positions,
-    max_mask_bytes,
-)
+from sedge_protocol.codec.masks import MaskForm, decode_positions, encode_positions, max_mask_bytes
 
 Indices = NDArray[np.uint32]
 LARGE = 582_026  # the CNN that PURIN and OBP are measured on

@@ -85,17 +85,11 @@ def test_a_fitting_file_is_the_struct(tmp_path: Path) -> None:
         ),
         (VALID + "[brokers.bad]\nurl = 7", "brokers.bad.url: found 7, expected a string"),
         (VALID + "[brokers]\nbad = 7", "brokers.bad: found 7, expected a table"),
-        (
-            VALID + '[[spare]]\nurl = "a"\n[[spare]]',
-            "spare[1].url: missing, expected a string",
-        ),
+        (VALID + '[[spare]]\nurl = "a"\n[[spare]]', "spare[1].url: missing, expected a string"),
         (VALID + "[[spare]]\nurl = 3", "spare[0].url: found 3, expected a string"),
         ("[broker", "end of document: Expected ']'"),
         ("a = 1\nb = ]", "line 2, column 5: Invalid value, expected valid TOML"),
-        (
-            "a = 1\na = 2\n\n",
-            "line 2, column 6: Cannot overwrite a value, expected valid TOML",
-        ),
+        ("a = 1\na = 2\n\n", "line 2, column 6: Cannot overwrite a value, expected valid TOML"),
     ],
 )
 def test_a_wrong_text_names_key_found_and_expected(text: str, message: str) -> None:

@@ -205,14 +205,12 @@ def test_attacks(tmp_path: Path) -> None:
     )
     assert clean < 0.2 and turned <= 2 * clean and hidden <= 3 * clean
     assert loose > 0.5
-    named = {name for r in strategies[1].rounds for name in r.distrusted}
-    assert set(hostile) <= named
+    assert set(hostile) <= {name for r in strategies[1].rounds for name in r.distrusted}
 
 
 def test_own_strategy(tmp_path: Path) -> None:
     """``own_strategy.py`` through ``own_strategy.toml``; its server does remember."""
-    source = (EXAMPLES / "own_strategy.py").read_text()
-    assert len(source.splitlines()) < 30
+    assert len((EXAMPLES / "own_strategy.py").read_text().splitlines()) < 30
     result = run_fleet("own_strategy.toml", tmp_path, "--rounds", "3", "--devices", "4")
     own, fedavg = result.strategies
     assert own.name == "FedAvgM"

@@ -159,8 +159,7 @@ def tops(names: Iterable[str]) -> set[str]:
 
 def wrong_direction(package: str, source: str) -> set[str]:
     """The sister packages that a source must not know."""
-    sisters = tops(imports(source)) & set(PACKAGES)
-    return sisters - MAY_IMPORT[package] - {package}
+    return tops(imports(source)) & (set(PACKAGES) - MAY_IMPORT[package] - {package})
 
 
 @cache
@@ -213,8 +212,7 @@ def forbidden(module: str, wanted: str, sources: Mapping[str, str]) -> set[str]:
 
 def test_imports_run_one_way() -> None:
     for module, path in MODULES.items():
-        package = module.partition(".")[0]
-        assert not wrong_direction(package, path.read_text()), module
+        assert not wrong_direction(module.partition(".")[0], path.read_text()), module
 
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
@@ -472,11 +470,9 @@ def test_the_version_is_that_of_the_newest_changes_everywhere() -> None:
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest
     for name, pattern in VERSIONED.items():
-        written = re.findall(pattern, (ROOT / name).read_text(), re.M)
-        assert written == [newest[1]], name
+        assert re.findall(pattern, (ROOT / name).read_text(), re.M) == [newest[1]], name
     pages = [*found(ROOT / "docs", "*.md"), *found(ROOT / "examples", "*.yaml")]
-    named = {version for page in pages for version in NAMED.findall(page.read_text())}
-    assert named == {newest[1]}
+    assert {version for page in pages for version in NAMED.findall(page.read_text())} == {newest[1]}
     assert f"**Status:** {newest[1].rpartition('.')[0]}, " in (ROOT / "README.md").read_text()
 
 
@@ -514,8 +510,7 @@ def test_the_make_targets_that_pages_name_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
     pages = (ROOT / "README.md", ROOT / "docs" / "developing.md")
     code = "\n".join(code_of(page.read_text()) for page in pages)
-    named = set(re.findall(r"\bmake ([a-z0-9-]+)\b", code))
-    assert {"demo", "test", "check"} <= named <= targets
+    assert {"demo", "test", "check"} <= set(re.findall(r"\bmake ([a-z0-9-]+)\b", code)) <= targets
     ci = (ROOT / ".ci" / "run").read_text()
     assert set(re.findall(r"^make ([a-z0-9-]+)$", ci, re.MULTILINE)) <= targets
 

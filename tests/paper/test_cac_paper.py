@@ -82,8 +82,7 @@ class Twin:
         self.groups |= twin_groups(masks, self.t, self.beta)
         examples = sum(EXAMPLES[i] for i in models)
         for k in SHARED:
-            total = sum(EXAMPLES[i] * self.theta[i][k] for i in sorted(models))
-            self.g[k] = total / examples
+            self.g[k] = sum(EXAMPLES[i] * self.theta[i][k] for i in sorted(models)) / examples
 
 
 # The strategy against it --------------------------------------------------------------------------

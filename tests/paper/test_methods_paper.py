@@ -250,5 +250,4 @@ def test_fedselect(seed: int, rate: float, limit: float) -> None:
     close_models(homes, own)
     for home, mask in zip(homes, masks, strict=True):
         if home.model is not None:
-            found = read_mask(home.known.arrays.get(MASK), N)
-            assert set(np.flatnonzero(found).tolist()) == mask
+            assert set(np.flatnonzero(read_mask(home.known.arrays.get(MASK), N)).tolist()) == mask

@@ -104,8 +104,7 @@ def twin_plan(
     exact = {k: Fraction(float(score)) for k, score in scores.items()}
     if options.norm == "global":
         exact = twin_global_norm(scores)
-    personal = twin_personal(exact, q)
-    return {k: own[k] for k in personal}, smoothed
+    return {k: own[k] for k in twin_personal(exact, q)}, smoothed
 
 
 # The strategy against it --------------------------------------------------------------------------

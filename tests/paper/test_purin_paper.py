@@ -151,8 +151,7 @@ def test_masks_of_any_size(cutoff: float) -> None:
 
 
 def test_the_planted_clusters_are_found() -> None:
-    strategy = FedPURIN(0.5, beta=100)
-    require_clusters(play(strategy, seed=2, rounds=3, cohort=6).context)
+    require_clusters(play(FedPURIN(0.5, beta=100), seed=2, rounds=3, cohort=6).context)
 
 
 def test_filled_is_the_mean_of_whole_models() -> None:

@@ -315,8 +315,7 @@ def test_merging_loses_function_under_the_literal_rule_only() -> None:
     context = context_of(layout, axes, np.array([3, 3, 1, 4], np.float32), (0.5,))
     client = ClientModel(np.array([3, 5], np.float32), 1, device="d0", width=1)
     mass = SubFLOT(dropped=(0.5,), mix=1.0).plan(context, client).start
-    literal = SubFLOT(dropped=(0.5,), mix=1.0, normalisation="literal")
-    printed = literal.plan(context, client).start
+    printed = SubFLOT(dropped=(0.5,), mix=1.0, normalisation="literal").plan(context, client).start
     assert mass is not None
     assert printed is not None
     assert mass.tolist() == [3, 5]

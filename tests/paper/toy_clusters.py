@@ -36,8 +36,7 @@ EXAMPLES = {"a": 10, "b": 20, "c": 30, "d": 5, "e": 1, "f": 70}
 def trained(start: Theta, device: str, rng: np.random.Generator, other: float = 0.05) -> Theta:
     """A device's model (n,) after training; ``other`` is the size of steps off its cluster's elements."""
     mine = np.arange(LAYOUT.size) % 2 == (device in CLUSTERS[1])
-    step = rng.normal(0, np.where(mine, 1.0, other), LAYOUT.size)
-    return (start + step).astype(np.float32)
+    return (start + rng.normal(0, np.where(mine, 1.0, other), LAYOUT.size)).astype(np.float32)
 
 
 def twin_overlap(mine: Collection[int], others: Collection[int]) -> Fraction:

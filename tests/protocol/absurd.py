@@ -50,8 +50,7 @@ def warped_frame(
     kind = KINDS[type(message)] if rng.random() < 0.9 else rng.choice(list(Kind))
     manifest = getattr(message, "manifest", None)
     transfer = rng.choice([NO_TRANSFER, getattr(manifest, "transfer", NO_TRANSFER)])
-    frame = Frame(kind, bytes(body[:MAX_BODY_BYTES]), incarnation, seq, transfer)
-    return seal(frame, topic, key)
+    return seal(Frame(kind, bytes(body[:MAX_BODY_BYTES]), incarnation, seq, transfer), topic, key)
 
 
 def damaged(rng: random.Random, corpus: list[bytes]) -> bytes:

@@ -110,8 +110,7 @@ def test_a_cut_costs_a_download_no_more_than_it_lost() -> None:
 @pytest.mark.parametrize("bytes_per_s", [2e4, 1e9])
 @pytest.mark.parametrize("devices", [1, 20])
 def test_a_whole_fleet_costs_one_pass(latency_s: float, bytes_per_s: float, devices: int) -> None:
-    faults = replace(CLEAN, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    server = Server(1, faults, devices, 0.0)
+    server = Server(1, replace(CLEAN, latency_s=latency_s, bytes_per_s=bytes_per_s), devices, 0.0)
     server.run()
     assert set(server.sent.values()) == {1}
     assert all(device.gets == 2 for device in server.devices)

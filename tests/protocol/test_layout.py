@@ -103,8 +103,7 @@ def test_flatten_refuses_what_does_not_fit() -> None:
 
 
 def test_masks() -> None:
-    mask = LAYOUT.mask(["norm.mean", "scale"])
-    assert np.flatnonzero(mask).tolist() == [24, 25, 26, 27, 38]
+    assert np.flatnonzero(LAYOUT.mask(["norm.mean", "scale"])).tolist() == [24, 25, 26, 27, 38]
     assert not LAYOUT.mask([]).any()
     with pytest.raises(CodecError, match="no tensor named 'norm'"):
         LAYOUT.mask(["norm"])

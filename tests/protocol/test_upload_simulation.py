@@ -141,8 +141,7 @@ def test_a_cut_costs_no_more_than_two_windows() -> None:
         uploading = Uploading(seed, CUTS)
         uploading.run()
         cuts += uploading.cuts
-        again = uploading.chunks - uploading.transfer.manifest.count
-        assert again <= CREDIT * uploading.cuts
+        assert uploading.chunks - uploading.transfer.manifest.count <= CREDIT * uploading.cuts
     assert cuts > 100
 
 
@@ -163,11 +162,9 @@ def test_on_a_clean_link_nothing_is_sent_twice(
 @pytest.mark.parametrize("longest", [5_000, 20_000])
 @pytest.mark.parametrize("size", [len(BLOB), 20_000])
 def test_chunks_shrink_until_they_fit(longest: int, size: int) -> None:
-    faults = replace(CLEAN, longest=longest)
-    uploading = Uploading(1, faults, BLOB[:size], chunk=65536)
+    uploading = Uploading(1, replace(CLEAN, longest=longest), BLOB[:size], chunk=65536)
     uploading.run()
     chunk_bytes = uploading.transfer.manifest.chunk_bytes
-    largest = min(size, chunk_bytes)
-    assert largest + FRAME <= longest
+    assert min(size, chunk_bytes) + FRAME <= longest
     assert chunk_bytes == 65536 or min(size, 2 * chunk_bytes) + FRAME > longest
     assert uploading.cuts <= 20

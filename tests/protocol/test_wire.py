@@ -171,8 +171,7 @@ def test_topics_and_access_list() -> None:
         f"{shared}{topics.ITSELF}/down",
     ]
     assert f"that of `-` is `{topics.shard_of(topics.ITSELF)}`" in TEXT
-    access = ACL.format(user="coordinator-<fleet>", fleet="<fleet>").replace("\n\n", "\n")
-    assert access in TEXT
+    assert ACL.format(user="coordinator-<fleet>", fleet="<fleet>").replace("\n\n", "\n") in TEXT
     assert f"`{topics.all_up('<fleet>')}`" in TEXT
 
 
@@ -201,8 +200,7 @@ def test_vectors_of_the_page_are_those_of_the_file() -> None:
 
 
 def test_headings_are_numbered_in_order() -> None:
-    found = [int(number) for number in re.findall(r"^## (\d+)\. ", CORE, re.M)]
-    assert found == list(range(1, 15))
+    assert [int(number) for number in re.findall(r"^## (\d+)\. ", CORE, re.M)] == list(range(1, 15))
 
 
 def test_rules_are_numbered_in_order() -> None:

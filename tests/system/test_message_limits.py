@@ -92,6 +92,5 @@ def test_a_run_that_began_before_the_limit_was_known_is_named_wherever_one_looks
     wait_until(lambda: refused in fleet.log("cloud"), 60, "the coordinator's log")
     wait_until(lambda: refused in fleet.log("pi-1"), 60, "the device's log")
     wait_until(lambda: needs in fleet.cloud("run", "show", "run"), 60, "run show")
-    config = str(fleet.folder / "cloud.toml")
-    doctor = command("sedge_cloud", "-c", config, "doctor", status=1)
+    doctor = command("sedge_cloud", "-c", str(fleet.folder / "cloud.toml"), "doctor", status=1)
     assert f"PROBLEM  messages: run run needs {needs}" in doctor

@@ -67,8 +67,7 @@ class Broker:
 
 def acl_in(text: str) -> str:
     """The ACL file that the configuration's own comment gives."""
-    rules = re.findall(r"^#   ((?:user|topic|pattern) .*)$", text, re.MULTILINE)
-    return "\n".join(rules) + "\n"
+    return "\n".join(re.findall(r"^#   ((?:user|topic|pattern) .*)$", text, re.MULTILINE)) + "\n"
 
 
 @pytest.fixture(scope="module")

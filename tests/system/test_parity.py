@@ -281,8 +281,7 @@ def test_the_same_order_gives_the_same_bytes(
     updates: set[bytes] = set()
     for attempt in ("first", "second"):
         blobs = BlobFolder(tmp_path / attempt, 0)
-        outcome = do(order_for(blobs, exported["cnn"]), blobs, digits)
-        updates.add(outcome.update)
+        updates.add(do(order_for(blobs, exported["cnn"]), blobs, digits).update)
     assert len(updates) == 1
 
 

@@ -86,8 +86,7 @@ def test_a_run_from_first_command_to_prediction(fleet: RealFleet, small_bundle: 
     assert "has a personal model" in command("sedge_edge", "-c", f"{home}/edge.toml", "status")
     predicted = command("sedge_edge", "-c", f"{home}/edge.toml", "predict", f"{home}/train.npz")
     labels = np.load(home / "train.npz")["y"]
-    right = np.array(predicted.split(), np.int64) == labels
-    assert right.mean() > 0.8
+    assert (np.array(predicted.split(), np.int64) == labels).mean() > 0.8
 
 
 def test_a_device_with_zlib_alone_trains_under_default_settings(
@@ -99,8 +98,7 @@ def test_a_device_with_zlib_alone_trains_under_default_settings(
         fleet.add_device(device, seed)
     fleet.start_agent("pi-1", script=ZLIB_ALONE)
     fleet.start_agent("pi-2")
-    text = RUN.format(rounds=2, epochs=2, values="fp32", fraction=1.0)
-    fleet.start_run(small_bundle, text)
+    fleet.start_run(small_bundle, RUN.format(rounds=2, epochs=2, values="fp32", fraction=1.0))
     wait_until(fleet.finished, 60, "the run ends")
     names = [[device.device for device in summary.devices] for summary in fleet.rounds()]
     assert names == [["pi-1", "pi-2"]] * 3

@@ -84,8 +84,7 @@ def test_sign_sends_the_mean_magnitude_of_each_block() -> None:
     for start in range(0, values.size, SIGN_BLOCK):
         mean = sum(abs(float(value)) for value in values[start : start + SIGN_BLOCK])
         mean /= len(values[start : start + SIGN_BLOCK])
-        nearest = _nearest_bf16(np.float32(mean))
-        assert (np.abs(found[start : start + SIGN_BLOCK]) == nearest).all()
+        assert (np.abs(found[start : start + SIGN_BLOCK]) == _nearest_bf16(np.float32(mean))).all()
 
 
 LIMITS = [

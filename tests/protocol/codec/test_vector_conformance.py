@@ -87,8 +87,7 @@ def test_the_examples_of_wire_md_decode() -> None:
     context = b"\x24\x00"
     assert examples[0] == encode(vector, compression=Compression.NONE)
     for example in examples:
-        found = decode(example, 9, context)
-        assert found.dense().tolist() == vector.dense().tolist()
+        assert decode(example, 9, context).dense().tolist() == vector.dense().tolist()
     assert [example[1] for example in examples] == [MaskForm.BITMAP, MaskForm.CHANGES]
 
 

@@ -233,8 +233,7 @@ def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Pa
 
 
 def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path) -> None:
-    sha256 = folder.write(DATA)
-    age(tmp_path / "state" / "blobs" / sha256.hex(), 100)
+    age(tmp_path / "state" / "blobs" / folder.write(DATA).hex(), 100)
     folder.write(DATA)
     assert folder.collect(set(), 10) == 0
 

@@ -67,8 +67,7 @@ def put_journal(root: Path) -> None:
 def check(root: Path, done: bool) -> None:
     """What must hold of a folder at any time; ``done`` when the put had returned."""
     folder = BlobFolder(root, 0)
-    blobs = list((root / "blobs").iterdir())
-    for path in blobs:
+    for path in list((root / "blobs").iterdir()):
         assert folder.read(bytes.fromhex(path.name)) in (DATA, OLD)
     journal = Journal(root / "journal", State, 1).load()
     assert journal in (None, State("old"), State("new" * 1000))

@@ -28,8 +28,11 @@ from sedge_protocol.errors import (
 )
 from sedge_protocol.host.command_line import Parser, exit_status, seconds
 
-PARSERS = [parser_of(name) for name in MAINS if name != "sedge-export"]
-PARSERS += export_parser(), commands_parser()
+PARSERS = [
+    *(parser_of(name) for name in MAINS if name != "sedge-export"),
+    export_parser(),
+    commands_parser(),
+]
 
 
 def below(parser: argparse.ArgumentParser) -> Iterator[Parser]:

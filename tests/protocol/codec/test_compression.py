@@ -56,6 +56,24 @@ def test_a_bomb_takes_no_memory() -> None:
         assert peak < 200_000, name
 
 
+SIZED = zstd.compress(DATA)
+UNSIZED = zstd.compress(DATA, options={zstd.CompressionParameter.content_size_flag: 0})
+WITH_DICTIONARY = SIZED[:4] + bytes([SIZED[4] | 1, 7]) + SIZED[5:]
+
+
+@pytest.mark.parametrize(
+    ("coded", "why"),
+    [
+        (zstd.compress(b""), "states a size of 0"),
+        (UNSIZED, "does not state its size"),
+        (WITH_DICTIONARY, "needs a dictionary"),
+    ],
+)
+def test_a_frame_that_we_do_not_write_is_refused(coded: bytes, why: str) -> None:
+    with pytest.raises(CodecError, match=why):
+        decompress_zstd(coded, 2**20)
+
+
 @pytest.mark.parametrize("stated", [0, 1, LONG - 1, LONG + 1, 2**20])
 def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
     stream = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 10})

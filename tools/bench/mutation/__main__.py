@@ -39,7 +39,7 @@ CENTRAL = (
         for room in ("runs", "rounds", "ingest", "store", "algorithms")
     ),
     *(f"protocol/sedge_protocol/{room}/*.py" for room in ("codec", "wire", "host")),
-    *(f"edge/sedge_edge/{room}/*.py" for room in ("rounds", "training")),
+    *(f"edge/sedge_edge/{room}/*.py" for room in ("jobs", "rounds", "training/**")),
 )
 # They read the bounds of messages and the keys of configuration files wherever these are used.
 OF_BOUNDS = ("tests/test_config_bounds.py", "tests/test_spec_command.py", "tests/test_docs.py")

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -291,14 +291,9 @@ def test_the_password_file_stays_readable_to_the_broker(tmp_path: Path) -> None:
 
 def test_passwords_added_at_once_all_arrive(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
-    threads = [
-        threading.Thread(target=add_passwords, args=(path, {f"pi-{number}": "x"}))
-        for number in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(20) as pool:
+        for number in range(20):
+            pool.submit(add_passwords, path, {f"pi-{number}": "x"})
     users = {line.partition(":")[0] for line in path.read_text().splitlines()}
     assert users == {f"pi-{number}" for number in range(20)}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.forms import PLAIN, Plain, context_of, layout_of
+from tests.cloud.forms import PLAIN, context_of, plain
 from tests.cloud.helper import RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.algorithms.submodels import form_of
@@ -17,7 +17,7 @@ from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import encode_update
 
-LAYOUT = layout_of(Plain(32, 64, 512))
+LAYOUT = plain().layout
 CONTEXT = context_of(LAYOUT, PLAIN, np.zeros(LAYOUT.size, np.float32), (0.25, 0.5, 0.75))
 ONE = context_of(LAYOUT, None, np.zeros(LAYOUT.size, np.float32))
 TRAINED = np.zeros(LAYOUT.size, np.float32)

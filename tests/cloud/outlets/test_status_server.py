@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 from urllib.parse import urlencode
@@ -425,11 +426,8 @@ def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.Monkey
     site.ask("/")
     monkeypatch.setattr("sedge_cloud.facts.snapshot.FRESH_S", 1e9)
     read = site.snapshot.facts()
-    threads = [threading.Thread(target=site.ask, args=("/",)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(site.ask, ["/"] * 8))
     assert site.snapshot.facts() is read
 
 

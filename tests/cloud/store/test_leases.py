@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.cloud.stores import FOLDER, open_store
+from tests.fleet import always
 
 from sedge_cloud.store import leases, sqlite
 from sedge_cloud.store.connection import LeaseLost
@@ -19,12 +20,7 @@ from sedge_protocol.errors import StorageError
 HERE = ProcessRow(0, "host", "boot", 1, 1)
 
 
-def nobody_is_gone(process: ProcessRow, now: float) -> bool:
-    return False
-
-
-def everybody_is_gone(process: ProcessRow, now: float) -> bool:
-    return True
+nobody_is_gone, everybody_is_gone = always(False), always(True)
 
 
 def joined(folder: Path) -> Store:

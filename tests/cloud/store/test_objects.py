@@ -142,18 +142,21 @@ def test_a_full_disk_costs_only_the_copies(bench: Bench) -> None:
         ObjectParts(bench.blobs).require_room(1)
 
 
+def later(monkeypatch: pytest.MonkeyPatch, hours: int, touched: int) -> None:
+    """By the server's clock it is some hours later, and all objects have been touched then."""
+    head = obstore.head
+
+    def moved(store: MemoryStore, name: str) -> object:
+        passed = timedelta(hours=hours if name == "clock" else touched)
+        return {**head(store, name), "last_modified": datetime.now(UTC) + passed}
+
+    monkeypatch.setattr(obstore, "head", moved)
+
+
 def test_what_nothing_names_goes_when_old(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = bench.put(b"kept"), bench.put(b"gone, in a while")
     assert bench.blobs.collect({kept}, 60.0) == 0
-    head = obstore.head
-
-    def an_hour_later(store: MemoryStore, name: str) -> object:
-        found = dict(head(store, name))
-        if name == "clock":
-            found["last_modified"] = datetime.now(UTC) + timedelta(hours=1)
-        return found
-
-    monkeypatch.setattr(obstore, "head", an_hour_later)
+    later(monkeypatch, hours=1, touched=0)
     assert bench.blobs.collect({kept}, 60.0) == 16
     assert bench.blobs.sizes() == {kept: 4}
     assert not bench.opened("two").has(gone)
@@ -201,15 +204,7 @@ def test_a_blob_that_is_wanted_again_while_it_is_collected_stays(
 ) -> None:
     """It is old when the objects are listed, and new when its turn comes."""
     sha256 = bench.put(b"some bytes")
-    head = obstore.head
-
-    def an_hour_later(store: MemoryStore, name: str) -> object:
-        found = dict(head(store, name))
-        hours = 1 if name == "clock" else 2
-        found["last_modified"] = datetime.now(UTC) + timedelta(hours=hours)
-        return found
-
-    monkeypatch.setattr(obstore, "head", an_hour_later)
+    later(monkeypatch, hours=1, touched=2)
     assert bench.blobs.collect(set(), 60.0) == 0
     assert bench.opened("two").has(sha256)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
+from tests.cloud.forms import RESIDUAL, context_of, random_theta, residual
 from tests.fleet import always
 
 from sedge_cloud.algorithms import optimal_transport as transport
@@ -18,7 +18,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import MAX_PROX, Training
 
 RNG = np.random.default_rng(0)
-LAYOUT = layout_of(Residual())
+LAYOUT = residual().layout
 THETA = random_theta(LAYOUT, RNG)
 DROPPED = (0.0, 0.25, 0.5, 0.75)
 TRAINING = Training(local_epochs=5, learning_rate=0.01, prox=0.5)

@@ -140,7 +140,7 @@ def test_everybody_killed_and_the_link_cut_in_mid_round(
     starts |= {name: partial(fleet.start_agent, name) for name in ("pi-1", "pi-2")}
     for device in ("pi-1", "pi-2"):
         fleet.start_agent(device)
-    fleet.start_run(small_bundle, RUN.format(rounds=6, epochs=250, values="fp32", fraction=1.0))
+    fleet.start_run(small_bundle, RUN.format(rounds=6, epochs=100, values="fp32", fraction=1.0))
     for victim in ("pi-1", "cloud", "link", "pi-2", "broker"):
         done = len(fleet.rounds())
         wait_until(lambda n=done: len(fleet.rounds()) > n, 60, "another round closes")  # type: ignore[misc]

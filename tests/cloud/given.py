@@ -34,8 +34,6 @@ def assigned(**fields: Any) -> Assignment:
 
 
 class Given(Strategy, frozen=True):
-    """See above."""
-
     name: ClassVar[str] = "given"
 
     def init(self, context: Context) -> State:

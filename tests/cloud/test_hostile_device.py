@@ -51,7 +51,11 @@ def test_the_others_go_on(tmp_path: Path, strategy: str, engine: str) -> None:
             case 2:
                 # A change that no coding of the broadcast holds ends a run, as it should.
                 largest = LARGEST if config.broadcast.whole else 1e30
-                _send(cloud, order, _update(order, rng, largest))
+                blob = _update(order, rng, largest)
+                if len(blob) > MAX_INLINE_BYTES:
+                    cloud.upload("a", blob)
+                else:
+                    cloud.offer("a", blob, order=order)
             case _:
                 cloud.answer("b", "c")
         cloud.poll(rng.choice([0, 1, 70, 4000]))
@@ -114,12 +118,3 @@ def _update(order: Order, rng: random.Random, largest: float) -> bytes:
     payload = encode(SparseVector(N, indices, values), ValueCoding.FP32)
     asked = order.work.upload and order.task == messages.TRAIN
     return len(header).to_bytes(4, "little") + header + (payload if asked else b"")
-
-
-def _send(cloud: Cloud, order: Order, blob: bytes) -> None:
-    """Whole in its offer where it fits, in chunks where it does not."""
-    if len(blob) > MAX_INLINE_BYTES:
-        cloud.upload("a", blob)
-        return
-    manifest = describe(blob)
-    cloud.say("a", Offer(order.run, order.round, manifest, 1, blob), manifest.transfer)

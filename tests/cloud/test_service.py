@@ -19,19 +19,11 @@ from sedge_cloud.service import RELOAD_S, Service
 from sedge_cloud.store.records import Summary
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
+from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
 from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
-from sedge_protocol.wire.topics import (
-    ITSELF,
-    all_up,
-    blob,
-    down,
-    first_version_up,
-    hint,
-    shard_of,
-    up,
-)
+from sedge_protocol.wire.topics import ITSELF, all_up, down, hint, shard_of, up
 from sedge_protocol.wire.transfer import describe, to_bitmap
 
 
@@ -110,7 +102,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 @on_both
 def test_a_run_over_the_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "sedge.cloud")
-    assert bench.link.subscriptions == (all_up(FLEET), first_version_up(FLEET))
+    assert bench.link.subscriptions == (all_up(FLEET), topics.first_version_up(FLEET))
     assert bench.asked("a")  # "who is there?"
     for name in "ab":
         bench.hear(name, a_hello(name))
@@ -216,7 +208,7 @@ def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixt
     bench.hear("a", get, order.model.transfer)
     bench.hear("b", a_hello("b"))
     bench.hear("b", get, order.model.transfer)
-    topic = blob(FLEET, order.model.transfer)
+    topic = topics.blob(FLEET, order.model.transfer)
     assert [send.topic for send in bench.link.sent if len(send.payload) > 1000] == [topic]
 
 

@@ -1,9 +1,7 @@
 """Bundles of one run: forms of one model, or a refusal that says which is not and why."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -149,16 +147,13 @@ class OwnWidths(HeteroFL, frozen=True):
     ("strategy", "widths"),
     [
         ("heterofl", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
-        ("own_widths:Own", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
+        (f"{__name__}:OwnWidths", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
         ("fedavg", {0: 0, 400: 0, 399: None}),
     ],
 )
 def test_a_device_gets_what_fits_into_its_memory(
-    tmp_path: Path, strategy: str, widths: dict[int, int | None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, strategy: str, widths: dict[int, int | None]
 ) -> None:
-    module = ModuleType("own_widths")
-    module.__dict__["Own"] = OwnWidths
-    monkeypatch.setitem(sys.modules, "own_widths", module)
     names = tuple(f"pi-{number}" for number in range(len(widths)))
     config = msgspec.structs.replace(CONFIG, strategy=strategy, min_train_devices=1)
     whole = costing(make_width(tmp_path / "whole", 0.0), 400)

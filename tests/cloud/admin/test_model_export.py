@@ -8,13 +8,8 @@ import pytest
 from tests.cloud.admin.test_cloud_models import model_of, trained
 from tests.cloud.helper import LAYOUT, RUN, Cloud
 
-from sedge_cloud.admin.model_export import (
-    COLUMNS,
-    export_device,
-    export_devices,
-    export_global,
-    export_history,
-)
+from sedge_cloud.admin import model_export
+from sedge_cloud.admin.model_export import export_device, export_global, export_history
 from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -32,7 +27,10 @@ def test_the_global_model_and_each_devices_own(tmp_path: Path) -> None:
     cloud = trained(tmp_path)
     export_global(cloud.store, RUN, tmp_path / "global.npz")
     assert theta_in(tmp_path / "global.npz").tobytes() == model_of(cloud, RUN).tobytes()
-    assert dict(export_devices(cloud.store, RUN, tmp_path / "own", ".npz")) == {"a": "", "b": ""}
+    assert dict(model_export.export_devices(cloud.store, RUN, tmp_path / "own", ".npz")) == {
+        "a": "",
+        "b": "",
+    }
     run, run_store = Run(cloud.run_row(), cloud.store), RunStore(cloud.store)
     for device in "ab":
         expected = run_store.client_model(run, device).trained
@@ -65,7 +63,7 @@ def test_the_history_has_a_line_for_each_closed_round(cloud: Cloud, tmp_path: Pa
     export_history(cloud.store, RUN, tmp_path / "rounds.csv")
     with (tmp_path / "rounds.csv").open(newline="") as file:
         head, line = csv.reader(file)
-    assert tuple(head) == COLUMNS
+    assert tuple(head) == model_export.COLUMNS
     found = dict(zip(head, line, strict=True))
     (summary,), traffic = cloud.summaries(), cloud.store.traffic(RUN, 1)
     assert (found["round"], found["task"], found["updates"]) == ("1", "train", "2")

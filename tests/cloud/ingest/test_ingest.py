@@ -13,26 +13,10 @@ from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S
 from sedge_cloud.store.database import Store
 from sedge_protocol import VERSION
-from sedge_protocol.wire import topics
+from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import VERSIONS, Kind, open_frame
-from sedge_protocol.wire.messages import (
-    Busy,
-    Cancel,
-    Committed,
-    Decline,
-    Get,
-    Goodbye,
-    Have,
-    Hello,
-    Message,
-    Offer,
-    Order,
-    Refusal,
-    Reject,
-    Welcome,
-    decode_body,
-)
+from sedge_protocol.wire.messages import Goodbye, Hello, Offer, Order, Refusal, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import describe
 
@@ -87,7 +71,7 @@ def test_a_goodbye_ends_its_own_session_only(cloud: Cloud) -> None:
     cloud.give("a", will)  # the broker notices late that the first connection is gone
     assert cloud.core.devices["a"].online
     for number in range(100):  # out of any window of sequence numbers
-        cloud.say("a", Get("none", number + 1, b""))
+        cloud.say("a", messages.Get("none", number + 1, b""))
     cloud.give("a", later)
     assert not cloud.core.devices["a"].online
     cloud.give("a", later)
@@ -141,7 +125,7 @@ def test_a_coordinator_that_starts_speaks_as_the_last_hello_said(tmp_path: Path)
     for incarnation in (2, 3):
         cloud.core = Coordinator(FLEET, cloud.store, 1.0, incarnation, versions=(2, 3))
         cloud.load()
-        receipt = cloud.core.devices["a"].peer.seal(Committed(RUN, 1, bytes(32)))
+        receipt = cloud.core.devices["a"].peer.seal(messages.Committed(RUN, 1, bytes(32)))
         assert receipt[2] == incarnation
         cloud.say("a", a_hello("x", versions=(2, 3, 4)))
 
@@ -169,7 +153,7 @@ def test_a_device_of_the_first_version_is_told_to_be_upgraded(cloud: Cloud) -> N
     cloud.effects += cloud.arrive(topic, old.seal(a_hello("x")))
     assert len(cloud.sends(down)) == 2 and len(cloud.notes(logging.WARNING)) == 1
     frame = open_frame(send.payload, down, device.keys.down, (1,))
-    refusal = decode_body(frame.kind, frame.body)
+    refusal = messages.decode_body(frame.kind, frame.body)
     assert isinstance(refusal, Refusal) and refusal.reason == "version"
     assert refusal.detail == f"this device {text}"
     assert cloud.notes(logging.WARNING)[-1] == f"device a is refused: this device {text}"
@@ -184,12 +168,12 @@ def snapshot(cloud: Cloud) -> object:
     return online, rows, updates, {n: (r.settled, r.received) for n, r in cloud.core.open.items()}
 
 
-def everything(cloud: Cloud, name: str) -> list[Message]:
+def everything(cloud: Cloud, name: str) -> list[messages.Message]:
     """One of each message that a device may send."""
     blob = small_update(cloud.order("a"))
     return [
-        a_hello("z"), Goodbye(a_hello(name).nonce), Get(RUN, 1, b"\1"),
-        Offer(RUN, 1, describe(blob), 1, blob), Decline(RUN, 1, "DataError", "no"),
+        a_hello("z"), Goodbye(a_hello(name).nonce), messages.Get(RUN, 1, b"\1"),
+        Offer(RUN, 1, describe(blob), 1, blob), messages.Decline(RUN, 1, "DataError", "no"),
     ]  # fmt: skip
 
 
@@ -262,7 +246,9 @@ def test_the_key_of_another_device_opens_nothing(cloud: Cloud) -> None:
 
 def test_what_a_device_says_stays_in_its_line_of_the_log(cloud: Cloud) -> None:
     cloud.hello()
-    cloud.say("a", Decline(RUN, 1, "x\n", "y\n2026-01-01 ERROR sedge.cloud: \x1b[31mforged"))
+    cloud.say(
+        "a", messages.Decline(RUN, 1, "x\n", "y\n2026-01-01 ERROR sedge.cloud: \x1b[31mforged")
+    )
     (note,) = cloud.notes(logging.WARNING)
     assert note.isprintable() and "forged" in note
 
@@ -285,10 +271,10 @@ def test_another_version_is_told_so(tmp_path: Path) -> None:
 def test_messages_that_only_we_send(cloud: Cloud) -> None:
     cloud.hello()
     before = snapshot(cloud)
-    backwards: list[Message] = [
-        STARTED, cloud.order("a"), Cancel(RUN, 0, "stop"), Have(1, b"\1", 4),
-        Committed(RUN, 1, bytes(32)), Reject(RUN, 1, bytes(32), "stale"), Busy(1),
-        Refusal("version"),
+    backwards: list[messages.Message] = [
+        STARTED, cloud.order("a"), messages.Cancel(RUN, 0, "stop"), messages.Have(1, b"\1", 4),
+        messages.Committed(RUN, 1, bytes(32)), messages.Reject(RUN, 1, bytes(32), "stale"),
+        messages.Busy(1), Refusal("version"),
     ]  # fmt: skip
     for message in backwards:
         assert cloud.say("a", message) == []

@@ -101,15 +101,8 @@ def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path
 
 
 def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path) -> None:
-    config = RunConfig(
-        strategy="ditto",
-        num_rounds=6,
-        evaluate=False,
-        fraction_train=0.2,
-        min_available_devices=10,
-        min_updates=2,
-        seed=4,
-    )
+    changes = {"strategy": "ditto", "num_rounds": 6, "evaluate": False, "min_updates": 2, "seed": 4}
+    config = msgspec.structs.replace(GIVEN, min_available_devices=10, **changes)
     cloud = Cloud(tmp_path, check_run(config), NAMES)
     arrive(cloud, NAMES, ("d9",))
     cloud.poll()

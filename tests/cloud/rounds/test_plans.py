@@ -28,14 +28,8 @@ from sedge_cloud.coding import PatchConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.assignments import check_assignment
 from sedge_cloud.strategy import Assignment, ClientModel, Context
-from sedge_protocol.codec import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    decoded_values,
-    encode,
-)
+from sedge_protocol import codec
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Committed, Order, Refusal
@@ -259,7 +253,7 @@ def test_what_a_coding_does_not_hold_travels_in_fp32(tmp_path: Path, wild: str) 
             ("patch", patch.values, planned.patch.values),
         ):
             coding = ValueCoding.FP32 if what == exact else ValueCoding.FP16
-            assert found.tobytes() == decoded_values(wanted, coding).tobytes()
+            assert found.tobytes() == codec.decoded_values(wanted, coding).tobytes()
         patch.scatter_into(start)
         change = part(50, seed=8)
         sends(cloud, name, change)

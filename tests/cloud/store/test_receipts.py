@@ -73,10 +73,8 @@ class Race:
             row = row.refused("malformed", "it is bad")
         stored = self.random.choice(self.ingests).commit_receipt(row)
         first = self.receipts.setdefault((device, number), stored)
-        if stored.blob != first.blob or stored.late != first.late:
-            raise AssertionError(f"{device}, round {number}: {stored} after {first}")
-        if stored.late and stored.late > number + LATE_ROUNDS:
-            raise AssertionError(f"{device}: {stored} is stale")
+        assert (stored.blob, stored.late) == (first.blob, first.late), f"{device}, round {number}"
+        assert stored.late <= number + LATE_ROUNDS, "it is stale"
 
     def look(self) -> None:
         """The leader reads what counts in its round."""

@@ -16,14 +16,8 @@ from tests.cloud.helper import began
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
-from sedge_protocol.errors import (
-    CodecError,
-    ConfigError,
-    LocalError,
-    SedgeError,
-    StorageError,
-    StrategyError,
-)
+from sedge_protocol import errors
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError, StrategyError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import OwnModel
@@ -121,9 +115,9 @@ def test_an_error_names_class_step_and_reason(step: str) -> None:
     [
         (ConfigError("key", 1, "2"), ConfigError),
         (StorageError("full"), StorageError),
-        (LocalError("a bug"), StrategyError),
+        (errors.LocalError("a bug"), StrategyError),
         # A run does not end with that one.
-        (CodecError("layout: no tensor named 'x'"), StrategyError),
+        (errors.CodecError("layout: no tensor named 'x'"), StrategyError),
     ],
 )
 def test_an_error_that_a_run_ends_or_waits_with_stays_what_it_is(

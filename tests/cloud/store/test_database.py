@@ -88,6 +88,14 @@ def test_others_write_while_blobs_are_under_way_that_a_transaction_will_name(
     assert [device.device for device in store.devices()] == ["a", "b"]
 
 
+def test_ids_of_devices(store: Store) -> None:
+    store.add_device("a", b"1" * 32)
+    with pytest.raises(ConfigError, match="device: found 'a', expected an id that is not enrolled"):
+        store.add_device("a", b"3" * 32)
+    with pytest.raises(ConfigError, match="device: found 'c', expected an enrolled device"):
+        store.revoke_device("c")
+
+
 def test_runs(store: Store) -> None:
     later = msgspec.structs.replace(RUN, run="also", created=2.0)
     store.add_run(later)

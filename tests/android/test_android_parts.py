@@ -139,8 +139,7 @@ def test_android_is_asked_for_what_the_conditions_say(class_path: str) -> None:
 
 
 def test_the_notification_is_of_the_round_that_trains(class_path: str, tmp_path: Path) -> None:
-    said = java(class_path, "org.sedge.android.TellProgress", tmp_path / "rounds")
-    assert said == [
+    assert java(class_path, "org.sedge.android.TellProgress", tmp_path / "rounds") == [
         "foreground: Round 1 of first",
         "notification: Round 1 of second",  # where Android refuses the foreground
         "Round 1 of first is done.",

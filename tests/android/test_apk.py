@@ -207,8 +207,7 @@ def test_an_aar_goes_into_the_apk(built: Built, tmp_path: Path) -> None:
 
 def test_the_example_embeds_the_library_in_fifty_lines(built: Built, tmp_path: Path) -> None:
     source = ROOT / "examples" / "android" / "WalkTraining.java"
-    path = [build.framework().classes, built.core, built.library]
-    build.compile_java([source], path, tmp_path)
+    build.compile_java([source], [build.framework().classes, built.core, built.library], tmp_path)
     assert (tmp_path / "com/example/walks/WalkTraining.class").exists()
     assert len(source.read_text().splitlines()) < 50
     manifest = (source.parent / "AndroidManifest.xml").read_text()

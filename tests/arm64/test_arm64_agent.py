@@ -40,8 +40,7 @@ def test_the_agents_own_tests_pass(cpu: str, tmp_path: Path, say: Callable[[str]
     words += ["--basetemp", str(tmp_path / "guest"), *usable]
     words += ["-m", "not host", "--deselect", DESELECTED]
     sites = [*map(packages.agent, packages.EXTRAS), packages.tests()]
-    folders = [ROOT, tmp_path]
-    command, environment = guest.command(cpu, words, sites, folders, str(ROOT))
+    command, environment = guest.command(cpu, words, sites, [ROOT, tmp_path], str(ROOT))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     say(f"{cpu}: {done.stdout.splitlines()[-1]}")
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr

@@ -107,8 +107,7 @@ class Fleet(MixedFleet):
         ``peak`` is the unit's: what the process has of its own, and the pages of files that it was the
         first to read; ``resident`` is the process's, with the pages of libraries that others use too.
         """
-        found = self.ask(MEMORY)
-        return {name: int(value) for name, value in found.items() if value.isdigit()}
+        return {name: int(value) for name, value in self.ask(MEMORY).items() if value.isdigit()}
 
     def asked_by_nobody(self) -> str:
         """What the device's model says of a row to a program without any rights."""

@@ -492,8 +492,7 @@ class Harness:
         end = SpanEnd(wanted.number)
         try:
             for index, data in span.chunks():
-                part = FetchedChunk(wanted.number, index, data)
-                effects += self.agent.fetched(part, self.now)
+                effects += self.agent.fetched(FetchedChunk(wanted.number, index, data), self.now)
         except LinkError as exc:
             end = SpanEnd(wanted.number, str(exc))
         return [*effects, *self.agent.fetched(end, self.now)]
@@ -544,8 +543,7 @@ class Harness:
         parts = self.parts[manifest.transfer]
         whole = b"".join(data for _, data in sorted(parts.items()))
         if hashlib.sha256(whole).digest() != manifest.sha256:
-            bitmap = to_bitmap(parts, manifest.count)
-            return self.tell(Have(answered, bitmap, 4), manifest.transfer)
+            return self.tell(Have(answered, to_bitmap(parts, manifest.count), 4), manifest.transfer)
         self.updates[run, number] = whole
         order = self.order_at_hand
         if order is not None and (order.run, order.round) == (run, number):

@@ -46,8 +46,7 @@ def make_home(folder: Path, url: str = DEAD_URL) -> Path:
 def make_bundle(folder: Path) -> tuple[bytes, Theta]:
     """A packed bundle of a small network for rows of six numbers, and its first theta (n,)."""
     torch.manual_seed(0)
-    model = mlp(6, 4, 3)
-    export(model, torch.randn(4, 6), batch_size=4, name="tiny", num_classes=3, folder=folder)
+    export(mlp(6, 4, 3), torch.randn(4, 6), batch_size=4, name="tiny", num_classes=3, folder=folder)
     bundle, theta = bundles.load(folder)
     return bundles.pack(bundle), theta
 

@@ -99,21 +99,6 @@ def test_a_hello_says_which_runs_the_device_keeps_a_model_of(device: Harness) ->
 # Orders.
 
 
-@pytest.mark.parametrize("moment", ["accept", "finish"])
-def test_a_refused_commit_lets_nothing_out(device: Harness, moment: str) -> None:
-    order, before = device.order(), device.on_disk()
-    if moment == "accept":
-        with device.refusing("commit"):
-            effects = device.tell(order)
-    else:
-        job = device.begin(order)
-        before = device.on_disk()
-        with device.refusing("commit"):
-            effects = device.work(job)
-    assert [type(message) for message in device.messages(effects)] == [Hello]
-    assert device.on_disk() == before
-
-
 def test_a_round_from_order_to_receipt(device: Harness) -> None:
     order = device.order(keep=("norm.mean",))
     device.give(order)
@@ -244,8 +229,7 @@ def test_after_a_welcome_an_order_from_before_it_is_an_overtaken_one(device: Har
 
 @pytest.mark.parametrize(("number", "dropped"), [(1, True), (0, True), (2, False)])
 def test_a_cancelled_order_is_dropped(device: Harness, number: int, dropped: bool) -> None:
-    order = device.order(1)
-    device.listen(device.tell(order))
+    device.listen(device.tell(device.order(1)))
     device.listen(device.tell(Cancel("other", 0, "")))
     assert len(device.topics) == 2
     device.listen(device.tell(Cancel("run", number, "enough")))
@@ -324,8 +308,7 @@ def pending(device: Harness) -> Offer:
 
 @pytest.mark.parametrize("kind", ["committed", "reject"])
 def test_only_its_own_receipt_settles_an_update(device: Harness, kind: str) -> None:
-    offer = pending(device)
-    sha256 = offer.manifest.sha256
+    sha256 = pending(device).manifest.sha256
 
     def receipt(run: str, number: int, blob: bytes) -> Message:
         if kind == "committed":
@@ -375,8 +358,7 @@ def test_an_update_waits_over_cuts_and_reboots(device: Harness) -> None:
 
 
 def test_busy_waits(device: Harness) -> None:
-    offer = pending(device)
-    device.tell(Busy(45_000), offer.manifest.transfer)
+    device.tell(Busy(45_000), pending(device).manifest.transfer)
     assert device.agent.timer() == device.now + 45.0
     assert device.agent.poll(device.now + 44.9) == []
     assert isinstance(device.messages(device.agent.poll(device.now + 45.0))[0], Offer)
@@ -415,8 +397,7 @@ def test_a_have_brings_what_is_missing(device: Harness) -> None:
     offer = pending(device)
     manifest = offer.manifest
     have = Have(offer.number, to_bitmap([], manifest.count), 4)
-    effects = device.tell(have, manifest.transfer)
-    frames = [frame for frame, _ in device.opened(effects)]
+    frames = [frame for frame, _ in device.opened(device.tell(have, manifest.transfer))]
     assert [f.kind for f in frames] == [Kind.CHUNK]
     manifest.check(frames[0].index, frames[0].body)
     assert device.tell(have, b"x" * 16) == []
@@ -511,8 +492,7 @@ def test_an_evaluation_changes_nothing_but_the_outbox(device: Harness) -> None:
     assert device.report(2).task == "evaluate"
     assert len(decode_update(device.updates["run", 2])[1]) == 0
     device.give(device.order(3, codec=codec))
-    expected = theta_of(3) + drift(3)
-    np.testing.assert_array_equal(device.own(), expected)
+    np.testing.assert_array_equal(device.own(), theta_of(3) + drift(3))
 
 
 def test_statistics_stay_on_the_device(device: Harness) -> None:
@@ -572,8 +552,7 @@ def test_an_evaluation_in_another_width_leaves_the_device_its_model(device: Harn
     codec = msgspec.structs.replace(device.order().codec, fraction=0.1)
     device.give(device.order(1, codec=codec))
     before, own, residual = device.on_disk().runs["run"], device.own(), device.residual()
-    other = device.serve(make_bundle(1))
-    device.give(device.order(2, task="evaluate", bundle=other))
+    device.give(device.order(2, task="evaluate", bundle=device.serve(make_bundle(1))))
     assert device.report(2).task == "evaluate"
     device.reboot()
     after = device.on_disk().runs["run"]
@@ -590,8 +569,7 @@ def test_the_model_of_another_run_with_the_same_name_is_not_used(device: Harness
     """A coordinator that was set up anew may call its first run "first" again, with another bundle."""
     names = tuple(LAYOUT.by_name)
     device.give(device.order(9, keep=names, upload=False))
-    other = device.serve(make_bundle(1))
-    device.give(device.order(1, keep=names, upload=False, bundle=other))
+    device.give(device.order(1, keep=names, upload=False, bundle=device.serve(make_bundle(1))))
     np.testing.assert_array_equal(device.own(), theta_of(1) + drift(1))
 
 

@@ -118,9 +118,10 @@ def test_a_disk_that_stays_full_for_a_while(
 
 
 def test_after_a_full_disk_the_agent_tries_again_in_half_a_minute(device: Harness) -> None:
-    order = device.order()
     with device.refusing("commit"):
-        device.pump(device.tell(order))
+        effects = device.tell(device.order())
+        assert device.waits(effects) == [FULL] and len(device.messages(effects)) == 1
+        device.pump(effects)
         assert device.agent.timer() == device.now + DISK_RETRY_S
         device.now += DISK_RETRY_S
     assert device.on_disk().orders == {}
@@ -587,11 +588,12 @@ def test_a_device_without_room_for_a_download_says_so_until_there_is(device: Har
 
 def test_the_disk_is_forgotten_with_the_run_whose_outcome_it_refused(device: Harness) -> None:
     """Otherwise the device would wait for ever: who waits is sent no order, and no job could clear it."""
-    order = device.order()
-    job = device.begin(order)
+    job, before = device.begin(device.order()), device.on_disk()
     with device.refusing("commit"):
-        assert device.waits(device.work(job)) == [FULL]
-    device.tell(Cancel(order.run, 0, "stopped"))
+        effects = device.work(job)
+    assert device.waits(effects) == [FULL] and len(device.messages(effects)) == 1
+    assert device.on_disk() == before
+    device.tell(Cancel("run", 0, "stopped"))
     device.now += DISK_RETRY_S
     assert device.waits(device.agent.poll(device.now))[-1] == ""
 

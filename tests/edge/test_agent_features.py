@@ -178,14 +178,12 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     order = device.order(
         3, keep=("norm.mean",), codec=codec, context=before.kept.mask, own_model=OwnModel(mix=0.5)
     )
-    blob = device.serve(coded(narrow))
-    device.give(replace(order, model=blob, model_hash=hash_of(narrow)))
+    device.give(replace(order, model=device.serve(coded(narrow)), model_hash=hash_of(narrow)))
     assert device.declines == []
     report, payload = decode_update(device.updates["run", 3])
     assert report.layout_hash == NARROW.hash
     assert decode(payload, NARROW.size).count == round(0.1 * NARROW.size)
-    after = run_of(device)
-    assert after.bundle != before.bundle
+    assert run_of(device).bundle != before.bundle
     assert not {old.hex() for old in before.kept.names()} & device.blob_files()
     # And back to the whole model: again from nothing.
     device.bundle = device.serve(make_bundle())

@@ -87,8 +87,7 @@ def test_what_came_before_a_kill_counts_once_it_is_much(
 ) -> None:
     monkeypatch.setattr("sedge_edge.rounds.budget.COMMIT_BYTES", 4000.0)
     limited(device)
-    effects = device.tell(device.order(1))
-    device.listen(effects)
+    device.listen(device.tell(device.order(1)))
     device.chunk(device.bundle, 0)
     device.agent.poll(device.now)
     assert device.on_disk().spent.bytes > 4000

@@ -155,8 +155,7 @@ def test_steps_that_lead_elsewhere_cost_a_snapshot_and_nothing_else(
 ) -> None:
     device.give(orders[0])
     order = wrong(orders[1], device)
-    cost = chunks(order.steps[0].blob, order.model)
-    assert sent_for(device, order) == cost
+    assert sent_for(device, order) == chunks(order.steps[0].blob, order.model)
     assert device.declines == []
     assert "run run, round 2: fetching the whole model instead" in device.notes
     assert device.report(2).model_hash == order.model_hash
@@ -166,8 +165,7 @@ def test_steps_that_lead_elsewhere_cost_a_snapshot_and_nothing_else(
 
 def test_a_snapshot_that_is_wrong_too_is_declined(device: Harness, orders: list[Order]) -> None:
     device.give(orders[0])
-    order = msgspec.structs.replace(wrong(orders[1], device), model_hash=b"x" * 32)
-    device.give(order)
+    device.give(msgspec.structs.replace(wrong(orders[1], device), model_hash=b"x" * 32))
     assert [decline.reason for decline in device.declines] == ["CodecError"]
     assert device.agent.idle
     device.give(orders[2])

@@ -457,8 +457,7 @@ def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path:
     with pytest.raises(DataError, match=r"there is no y, .*; the arrays are image, age$"):
         fitting(named, manifest())
     autoencoder = structs.replace(manifest(classes=0), target=None)
-    labelled = Examples(X, Y)
-    for found in (unlabelled, labelled):
+    for found in (unlabelled, Examples(X, Y)):
         assert fitting(found, autoencoder).targets is found.inputs
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.harness import Harness, only
 from tests.edge.home import make_home
 
-from sedge_edge.agent import GATE_RETRY_S, AgentEffect, StartJob
+from sedge_edge.agent import AgentEffect
 from sedge_edge.config import load_config
 from sedge_edge.doctor import gate_values
 from sedge_edge.gates import Gates
@@ -19,7 +19,7 @@ from sedge_edge.status import status
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Subscribe
 from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import Cancel, Get, Hello, Offer, Welcome
+from sedge_protocol.wire.messages import Get, Hello, Offer, Welcome
 from sedge_protocol.wire.settings import GatesConfig
 from sedge_protocol.wire.transfer import from_bitmap
 
@@ -187,8 +187,7 @@ def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     assert not device.messages(effects) and not only(effects, Subscribe)
     device.pump(device.tell(order))  # the coordinator asks again, and learns nothing new
     assert not device.topics and not device.chunks_sent
-    config = load_config(make_home(tmp_path))
-    lines = [*status(config, device.on_disk(), device.folder).lines()]
+    lines = [*status(load_config(make_home(tmp_path)), device.on_disk(), device.folder).lines()]
     assert {"waits: on battery", "run run: waiting with round 1 (train)"} <= {*lines}
     # It is not forgotten by a power cut, nor does waiting count as an attempt.
     device.pump(device.reboot())
@@ -273,25 +272,3 @@ def test_finished_work_is_sent_unless_the_gate_spares_the_link(
     device.closed = ""
     device.settle()
     assert ("run", 1) in device.updates
-
-
-def test_an_order_that_is_cancelled_meanwhile_is_not_begun(device: Harness) -> None:
-    device.connect()
-    device.closed = "quiet hours"
-    device.tell(device.order(1))
-    device.tell(Cancel("run", 1, "closed"))
-    device.closed = ""
-    device.now += GATE_RETRY_S
-    assert not only(device.agent.poll(device.now), StartJob)
-    assert device.agent.idle
-
-
-def test_a_newer_order_takes_the_place_of_one_that_waits(device: Harness) -> None:
-    device.connect()
-    device.closed = "quiet hours"
-    for number in (1, 2):
-        device.pump(device.tell(device.order(number)))
-    device.closed = ""
-    device.now += GATE_RETRY_S
-    device.pump([])
-    assert list(device.updates) == [("run", 2)]

@@ -79,8 +79,7 @@ def served(home: Path, tmp_path: Path) -> Iterator[Path]:
 def test_arrays_and_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) -> None:
     bundle = unpack(tiny[0])
     manifest = msgspec.structs.replace(bundle.manifest, labels=LABELS)
-    named = pack(msgspec.structs.replace(bundle, manifest=manifest))
-    put_models(home, named, {"first": tiny[1]})
+    put_models(home, pack(msgspec.structs.replace(bundle, manifest=manifest)), {"first": tiny[1]})
     expected = forward(tiny[1], rows())
     status, body = ask(served, "POST", "/predict", npy(rows()))
     assert status == 200
@@ -164,8 +163,7 @@ def test_bad_requests_leave_it_in_service(
 def test_a_device_without_a_model_gets_one(
     home: Path, served: Path, tiny: tuple[bytes, Theta]
 ) -> None:
-    found = ask(served, "POST", "/predict", npy(rows()))
-    assert found[0] == 503
+    assert ask(served, "POST", "/predict", npy(rows()))[0] == 503
     put_models(home, tiny[0], {"first": tiny[1]})
     assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
 

@@ -149,8 +149,7 @@ def test_a_job_takes_new_examples_and_the_next_hello_says_how_many(bench: Bench)
     bench.data = Examples(train.inputs[:5], train.targets[:5]), test
     bench.start_job()
     bench.wait()
-    sent = bench.happen()
-    (hello,) = [one for one in sent if isinstance(one, Hello)]
+    (hello,) = [one for one in bench.happen() if isinstance(one, Hello)]
     assert (hello.num_train, hello.num_test) == (5, len(test.targets))
     (waiting,) = bench.device.agent.state.outbox
     report, _ = decode_update(bench.device.agent.blobs.read(waiting.blob))

@@ -81,8 +81,7 @@ def test_what_the_agent_has_itself_is_free(tmp_path: Path) -> None:
     meminfo = "MemTotal:  512000 kB\nMemAvailable:  100000 kB"
     assert make(tmp_path, {"proc/meminfo": meminfo}).memory_mb() == pytest.approx(102.4)
     status = "Name:\tpython\nVmRSS:\t  50000 kB"
-    sensors = make(tmp_path, {"proc/self/status": status})
-    assert sensors.memory_mb() == pytest.approx(153.6)
+    assert make(tmp_path, {"proc/self/status": status}).memory_mb() == pytest.approx(153.6)
     assert make(tmp_path / "none", {"proc/meminfo": "MemAvailable: ?"}).memory_mb() is None
 
 

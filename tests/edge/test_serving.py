@@ -122,6 +122,5 @@ def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:
         write_model(personal.bundle, personal.theta, tmp_path / name)
     with np.load(tmp_path / "model.npz") as tensors:
         assert sum(tensors[name].size for name in tensors) == whole.size
-    session = library().InferenceSession(tmp_path / "model.onnx")
-    (logits,) = session.run(None, {"x": x})
+    (logits,) = library().InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
     np.testing.assert_allclose(logits, forward(whole, x), rtol=1e-5, atol=1e-6)

@@ -227,8 +227,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
         return trainer.train(request, data, stopped, resume)
 
     def mixed(stopped: Callable[[], bool], resume: TrainingState | None) -> Trained:
-        second = SecondModel(start(3), 0.4, True)
-        request = TrainRequest(start(), recipe, 7, second=second)
+        request = TrainRequest(start(), recipe, 7, second=SecondModel(start(3), 0.4, True))
         return trainer.train(request, data, stopped, resume)
 
     whole, parts = plain(never, None), resumed(plain, each)

@@ -137,8 +137,7 @@ def test_outputs_stay_as_they_were_given() -> None:
     program = ExecutorchProgram(PTE["gradient"], SIGNATURES["gradient"], 1)
     first = program.run(feeds("gradient"), False)
     kept = [output.copy() for output in first]
-    moved = {**feeds("gradient"), "theta": np.zeros(N, np.float32)}
-    program.run(moved, False)
+    program.run({**feeds("gradient"), "theta": np.zeros(N, np.float32)}, False)
     for output, copy in zip(first, kept, strict=True):
         assert output.flags.writeable
         np.testing.assert_array_equal(output, copy)

@@ -53,8 +53,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest) -> Client:
     def opened(source: str, made_of: Bundle | None = None) -> Trainer:
         name = f"user_{len(list(tmp_path.iterdir()))}_{abs(hash(request.node.name))}"
         (tmp_path / f"{name}.py").write_text(source)
-        code = UserCode(tmp_path)
-        return open_trainer(made_of or bundle({}), f"{name}:fit", 2, code)
+        return open_trainer(made_of or bundle({}), f"{name}:fit", 2, UserCode(tmp_path))
 
     return opened
 
@@ -145,8 +144,7 @@ def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
     given = structs.replace(made, manifest=manifest, frozen=values)
     adding = GOOD.replace("parameters[0] += 1", "parameters[0] += parameters[2][1, 2]")
     trained = client(adding, given).train(TrainRequest(start(), Training(), 0), examples(4), never)
-    found = trained.theta
-    np.testing.assert_array_equal(found[: F * C], start()[: F * C] + 5)
+    np.testing.assert_array_equal(trained.theta[: F * C], start()[: F * C] + 5)
 
 
 NO = "does not support it; of prox, freeze, optimizer, schedule, it honours none of them$"

@@ -44,8 +44,7 @@ def bring(device: Harness, order: Order) -> BlobFolder:
 
 def hold(device: Harness, theta: Theta) -> None:
     """Let the device hold a version (n,)."""
-    vectors = FolderVectors(device.blobs())
-    vectors.keep_version(theta, hash_of(theta), ())
+    FolderVectors(device.blobs()).keep_version(theta, hash_of(theta), ())
 
 
 def test_a_mask_that_the_device_holds_is_not_needed(device: Harness) -> None:

@@ -30,8 +30,7 @@ class Bench:
         self.memory = StateStore(journal, self.blobs.settle)
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.peer = peer
-        rng = np.random.default_rng(0)
-        self.outbox = Outbox(self.memory, self.blobs, peer, rng)
+        self.outbox = Outbox(self.memory, self.blobs, peer, np.random.default_rng(0))
 
     def add(self, size: int, number: int = 1) -> Pending:
         data = np.random.default_rng(number).bytes(size)

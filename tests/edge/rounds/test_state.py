@@ -143,8 +143,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     now = memory(path)
     now.finish(order("a", 1), outcome("a", 1))
     now.finish(order("a", 2), outcome("a", 2))
-    again = Outcome("a", 1, blob("other"), report_of(1))
-    now.finish(order("a", 1), again)
+    now.finish(order("a", 1), Outcome("a", 1, blob("other"), report_of(1)))
     assert now.state.outbox == (Pending("a", 2, blob("update a 2")), Pending("a", 1, blob("other")))
     assert now.state.pending("a", 1) == now.state.outbox[1]
     assert now.state.pending("a", 3) is None

@@ -153,8 +153,7 @@ def test_an_order_that_no_policy_allows_is_declined_before_anything_is_fetched(
     device: Harness, case: str
 ) -> None:
     make, why = REFUSED[case]
-    effects = device.tell(make(device))
-    (decline,) = device.messages(effects)
+    (decline,) = device.messages(device.tell(make(device)))
     assert isinstance(decline, Decline) and decline.reason == "PolicyError"
     assert why in decline.detail and not device.on_disk().orders
     assert not device.on_disk().policies, "a policy that was refused left a version behind"

@@ -202,8 +202,7 @@ def paused(device: Harness, steps: int) -> bytes:
 
 
 def order_in_steps(device: Harness, number: int = 1) -> Order:
-    training = msgspec.structs.replace(ONE_STEP, local_epochs=STEPS)
-    return device.order(number, training=training)
+    return device.order(number, training=msgspec.structs.replace(ONE_STEP, local_epochs=STEPS))
 
 
 def test_training_pauses_while_the_gate_is_closed(tmp_path: Path) -> None:
@@ -267,8 +266,7 @@ def test_both_evaluations_are_on_the_same_examples(device: Harness) -> None:
 
 @pytest.mark.both_cores
 def test_a_damaged_checkpoint_costs_only_the_steps_it_had(device: Harness) -> None:
-    name = paused(device, 3)
-    device.damage(name)
+    device.damage(paused(device, 3))
     device.pump(device.reboot())
     device.settle()
     assert isinstance(device.trainer, Stepping) and device.trainer.steps == 3 + STEPS

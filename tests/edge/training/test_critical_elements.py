@@ -111,8 +111,7 @@ def test_nothing_to_choose_from() -> None:
 
 def test_what_is_not_chosen_becomes_zero_and_what_is_kept_stays() -> None:
     theta = np.arange(1, LAYOUT.size + 1, dtype=np.float32)
-    chosen = np.array([0, 7, LAYOUT.size - 1], np.uint32)
-    found = sparsified(theta, chosen, LAYOUT, KEEP)
+    found = sparsified(theta, np.array([0, 7, LAYOUT.size - 1], np.uint32), LAYOUT, KEEP)
     expected = np.zeros_like(theta)
     expected[[0, 7, LAYOUT.size - 1]] = theta[[0, 7, LAYOUT.size - 1]]
     expected[20:28] = theta[20:28]

@@ -166,8 +166,7 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     chosen = np.array([0, 3, 5, N - 1], np.uint32)
     trained[3] = start[3]  # a change of nothing is sent like any other
     order = device.order(codec=codec, select=SELECT)
-    learned = replace(ended(trained), chosen=chosen)
-    coded = coded_of(device, order, learned, start, old)
+    coded = coded_of(device, order, replace(ended(trained), chosen=chosen), start, old)
     assert coded.kept.residual is None
     found = decode(coded.payload, N)
     assert found.indices is not None
@@ -182,8 +181,7 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Ha
             return Metrics(float(np.count_nonzero(theta)), 0.5, len(examples.targets))
 
     device.trainer = Weighing()
-    order = device.order(3, select=SELECT, keep=("norm.mean",))
-    outcome, blobs = job(device, order)
+    outcome, blobs = job(device, device.order(3, select=SELECT, keep=("norm.mean",)))
     chosen = critical(theta_of(3) + drift(3), -drift(3), LAYOUT, ("norm.mean",), SELECT)
     report, payload = decode_update(blobs.read(outcome.update))
     found = decode(payload, N)
@@ -198,8 +196,7 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Ha
 def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec: Codec) -> None:
     """Made from the update alone, as the coordinator does: the same name."""
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    order = device.order(codec=codec, remember=True)
-    coded = coded_of(device, order, ended(trained), start)
+    coded = coded_of(device, device.order(codec=codec, remember=True), ended(trained), start)
     arrived = decode(coded.payload, N)
     theirs = start.copy()
     arrived.add_to(theirs)

@@ -50,8 +50,7 @@ class Program:
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         if self._name == "evaluate":
             return [np.ones((), np.float32)] * 3
-        theta = feeds["theta"]
-        self._memory = np.multiply(theta, np.float32(0.1))
+        self._memory = np.multiply(feeds["theta"], np.float32(0.1))
         gradient = self._memory.copy()
         if last:
             self._memory = None

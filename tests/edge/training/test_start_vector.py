@@ -86,8 +86,7 @@ SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6,
 def test_the_start_with_and_without_a_patch(device: Harness, keep: tuple[str, ...]) -> None:
     coded = encode(SOME, ValueCoding.FP32)
     patch_hash = hashlib.sha256(coded).digest()
-    choice = PatchChoice(0.5)
-    order = device.order(1, patch=coded, patch_hash=patch_hash, choice=choice, keep=keep)
+    order = device.order(1, patch=coded, patch_hash=patch_hash, choice=PatchChoice(0.5), keep=keep)
     found = start_of(device, order, OWN)
     bare, whole = theta_of(1), theta_of(1)
     SOME.scatter_into(whole)

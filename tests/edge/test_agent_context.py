@@ -89,12 +89,3 @@ def test_a_coordinator_that_holds_another_mask_gets_none_of_it(device: Harness) 
         assert decode(payload(device, number), N).count == SENT
     device.give(device.order(5, codec=Codec(fraction=0.4), context=kept(device)))
     assert decode(payload(device, 5), N).count == round(0.4 * N)  # which selects nothing
-
-
-def test_a_mask_survives_a_power_cut_and_an_evaluation(device: Harness) -> None:
-    mask, name = bitmap(decode(payload(device, 1), N))
-    device.give(device.order(2, task="evaluate"))
-    device.pump(device.reboot())
-    assert kept(device) == name
-    given(device, 3, name)
-    assert decode(payload(device, 3), N, mask).count == SENT

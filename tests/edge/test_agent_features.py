@@ -107,12 +107,13 @@ def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
     assert order.patch_blob is not None
 
 
-def test_a_remembered_patch_survives_a_power_cut_and_an_evaluation(device: Harness) -> None:
+def test_patch_and_mask_survive_a_power_cut_and_an_evaluation(device: Harness) -> None:
     given(device, 1, **SELECTS)
     patch, name = patch_after(device, 1)
+    kept = run_of(device).kept
     given(device, 2, task="evaluate")
     device.pump(device.reboot())
-    assert run_of(device).kept.patch == name
+    assert run_of(device).kept == kept and kept.patch == name and kept.mask is not None
     assert device.blobs().read(name) == patch
     model = device.order(3).model
     before = device.chunks_sent

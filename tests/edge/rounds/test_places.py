@@ -21,9 +21,6 @@ from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.settings import LimitsConfig
 from sedge_protocol.wire.topics import blob as blob_topic
 
-FLEET_TOPIC = "sedge/1/test/blob/"
-
-
 pytestmark = pytest.mark.both_cores
 
 

@@ -53,7 +53,6 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics, decode_update
 from sedge_protocol.wire.work import Codec, PatchChoice, UpdateSelection
 
-MEAN = LAYOUT.by_name["norm.mean"].slice
 # Every way of coding an update, lossy and not.
 CODECS = [
     Codec(values=values, fraction=fraction)
@@ -73,33 +72,6 @@ def device(tmp_path: Path) -> Harness:
 
 def manifest_of(device: Harness) -> BundleManifest:
     return bundles.unpack(device.served[device.bundle.transfer]).manifest
-
-
-def patch_of(indices: list[int], values: list[float]) -> bytes:
-    vector = SparseVector(N, np.array(indices, np.uint32), np.array(values, np.float32))
-    return encode(vector, ValueCoding.FP32)
-
-
-def start_of(device: Harness, order: Order, own: bytes | None = None) -> Theta:
-    """Where a job starts (n,), with everything that the coordinator serves on the device."""
-    device.stock()
-    return prepare(Job(order, Kept(own)), device.place(), manifest_of(device)).start
-
-
-def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> None:
-    own = theta_of(50)
-    name = device.blobs().write(own.tobytes())
-    kept = MEAN.start
-    order = device.patched(1, patch_of([7, kept], [0.5, 9.0]))
-    expected = theta_of(1)
-    expected[7], expected[kept] = 0.5, 9.0
-    np.testing.assert_array_equal(start_of(device, order, name), expected)
-
-    keeping = device.order(1, patch=order.patch, patch_hash=order.patch_hash, keep=("norm.mean",))
-    expected[MEAN] = own[MEAN]
-    np.testing.assert_array_equal(start_of(device, keeping, name), expected)
-    without = start_of(device, keeping)
-    assert without[kept] == 9.0  # a device that has nothing of its own yet takes the fleet's
 
 
 # What it sends, and what it still owes.
@@ -358,16 +330,3 @@ def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(device: Ha
     for place in (0, 5):
         assert trainer.seen[place][1] == held
         assert trainer.seen[place + 3][1] == trained
-
-
-@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, codec: Codec) -> None:
-    device.trainer = Valuing()
-    outcome, blobs = job(device, picking(device, 3, codec=codec))
-    _, payload = decode_update(blobs.read(outcome.update))
-    start = theta_of(3)
-    start[[5, 9]] = [0.9, 1]
-    owed = owed_of(device, outcome.kept.residual)
-    np.testing.assert_allclose(
-        decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
-    )

@@ -19,7 +19,6 @@ from sedge_protocol.wire.work import DeviceScoring, PatchChoice
 
 PARAMETERS = tuple(t for t in LAYOUT.tensors if t.role is Role.PARAMETER)
 OWN = theta_of(50)
-MEAN = LAYOUT.by_name["norm.mean"].slice
 
 
 @pytest.fixture
@@ -97,6 +96,9 @@ def test_the_start_with_and_without_a_patch(device: Harness, keep: tuple[str, ..
     np.testing.assert_array_equal(found.candidates.bare, bare)
     np.testing.assert_array_equal(found.candidates.whole, whole)
     np.testing.assert_array_equal(found.theta, whole)
+    fresh = theta_of(1)
+    SOME.scatter_into(fresh)  # a device that has nothing of its own yet takes the fleet's
+    np.testing.assert_array_equal(start_of(device, order).theta, fresh)
 
 
 def test_without_a_patch_there_is_one_start(device: Harness) -> None:

@@ -66,17 +66,13 @@ def will_of(agent: Agent) -> bytes:
     return message.nonce
 
 
-def hellos(device: Harness, effects: list[object]) -> list[Hello]:
-    return [m for m in device.messages(effects) if isinstance(m, Hello)]
-
-
 def test_will_hello_and_goodbye_carry_the_same_nonce_and_the_next_session_another(
     device: Harness,
 ) -> None:
     nonces: list[bytes] = []
     for _ in range(3):
         nonce = will_of(device.agent)
-        (hello,) = hellos(device, [*device.agent.connected(device.now, MAX_PACKET)])
+        (hello,) = only(device.messages(device.agent.connected(device.now, MAX_PACKET)), Hello)
         assert hello.nonce == nonce
         assert (hello.backends, hello.num_train) == (("onnxruntime",), 10)
         (goodbye,) = device.messages(device.agent.goodbye())
@@ -91,7 +87,7 @@ def test_a_hello_says_which_runs_the_device_keeps_a_model_of(device: Harness) ->
     for number, run in enumerate(("one", "two"), 1):
         device.give(msgspec.structs.replace(device.order(number), run=run))
         device.agent.disconnected()
-        (hello,) = hellos(device, [*device.connect()])
+        (hello,) = only(device.messages(device.connect()), Hello)
         said.append(hello.holds)
     assert said == [("one",), ("one", "two")]
 

@@ -10,15 +10,13 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
-from tests.edge.test_prediction import forward, rows
+from tests.edge.test_prediction import forward, rows, saved
 from tools.bench.parts.real_fleet import wait_until
 from torch import nn
 
@@ -56,12 +54,6 @@ def ask(
         return answer.status, answer.read()
 
 
-def npy(array: NDArray[Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A device without a model so far."""
@@ -81,7 +73,7 @@ def test_arrays_and_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) ->
     manifest = msgspec.structs.replace(bundle.manifest, labels=LABELS)
     put_models(home, pack(msgspec.structs.replace(bundle, manifest=manifest)), {"first": tiny[1]})
     expected = forward(tiny[1], rows())
-    status, body = ask(served, "POST", "/predict", npy(rows()))
+    status, body = ask(served, "POST", "/predict", saved(rows()))
     assert status == 200
     np.testing.assert_allclose(np.load(io.BytesIO(body)), expected, rtol=1e-5, atol=1e-6)
 
@@ -136,7 +128,7 @@ def test_whoever_may_open_it_may_ask(served: Path) -> None:
         ("/predict", b"[[1, 2]", JSON, 400, b"expected nested lists of numbers as JSON"),
         ("/predict", b"[[1], [2, 3]]", JSON, 400, b"expected nested lists of numbers as JSON"),
         ("/predict", b'["a"]', JSON, 400, b"expected numbers"),
-        ("/predict", npy(np.zeros((1, 5))), {}, 400, b"inputs: x has rows of shape (5,)"),
+        ("/predict", saved(np.zeros((1, 5))), {}, 400, b"inputs: x has rows of shape (5,)"),
         ("/predict", b"", {"Content-Length": str(MAX_BODY + 1)}, 413, b"expected at most"),
         ("/predict", b"", {**JSON, "Content-Length": str(MAX_JSON + 1)}, 413, b"expected at most"),
         ("/predict", b"", {"Content-Length": "-1"}, 413, b"expected at most"),
@@ -157,15 +149,15 @@ def test_bad_requests_leave_it_in_service(
     put_models(home, tiny[0], {"first": tiny[1]})
     found, text = ask(served, "POST", where, body, headers)
     assert (found, text.count(b"\n")) == (status, 1) and said in text
-    assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+    assert ask(served, "POST", "/predict", saved(rows()))[0] == 200
 
 
 def test_a_device_without_a_model_gets_one(
     home: Path, served: Path, tiny: tuple[bytes, Theta]
 ) -> None:
-    assert ask(served, "POST", "/predict", npy(rows()))[0] == 503
+    assert ask(served, "POST", "/predict", saved(rows()))[0] == 503
     put_models(home, tiny[0], {"first": tiny[1]})
-    assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+    assert ask(served, "POST", "/predict", saved(rows()))[0] == 200
 
 
 def test_whole_numbers_as_json_are_inputs_too(
@@ -211,7 +203,7 @@ def test_clients_that_dawdle_hold_up_nobody(
             slow = stack.enter_context(socket.socket(socket.AF_UNIX))
             slow.connect(str(served))
             slow.sendall(first)
-        assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+        assert ask(served, "POST", "/predict", saved(rows()))[0] == 200
         most = model_socket.MAX_CLIENTS + 1
         wait_until(lambda: threads_of_clients() < most, 20, "those who made room have gone")
 
@@ -230,13 +222,13 @@ def test_clients_that_do_not_take_their_answers_hold_up_nobody(
 ) -> None:
     monkeypatch.setattr(model_socket, "PATIENCE_S", 3600.0)
     put_models(home, tiny[0], {"first": tiny[1]})
-    body = npy(np.zeros((25_000, 6), np.float32))  # whose answer no socket buffers
+    body = saved(np.zeros((25_000, 6), np.float32))  # whose answer no socket buffers
     with contextlib.ExitStack() as stack:
         for _ in range(model_socket.MAX_CLIENTS + 2):
             deaf = stack.enter_context(socket.socket(socket.AF_UNIX))
             deaf.connect(str(served))
             deaf.sendall(HEAD % len(body) + body)
-        assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+        assert ask(served, "POST", "/predict", saved(rows()))[0] == 200
 
 
 def test_what_a_killed_agent_left_is_replaced_and_nothing_else(home: Path, tmp_path: Path) -> None:

@@ -110,12 +110,6 @@ def test_a_device_predicts_with_the_mean_and_sends_the_last_step() -> None:
     assert learned.after == worth(mean)
 
 
-def test_a_mixture_has_no_mean() -> None:
-    order = order_of(training=Training(average=0.5), own_model=OwnModel(mix=0.5))
-    with pytest.raises(CodecError, match="average: cannot be combined with a mixture"):
-        check_order(order, LAYOUT)
-
-
 def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     teacher, added = Teacher(), drift(9)
     order = order_of(then=(SECOND,), own_model=OwnModel(FIRST))
@@ -233,6 +227,12 @@ FROZEN = Training(freeze=("body.weight", "tail"))
             "correction: cannot be combined with a mixture",
         ),
         (
+            {"own_model": OwnModel(mix=0.5), "training": Training(average=0.5)},
+            "average: cannot be combined with a mixture",
+        ),
+        ({"choice": PatchChoice(0.5), "scoring": DeviceScoring(0.5)}, "choice: cannot be combined"),
+        ({"choice": PatchChoice(0.5), "own_model": OwnModel()}, "choice: cannot be combined"),
+        (
             {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
             "select: training a mixture yields no gradient, expected 'delta'",
         ),
@@ -300,11 +300,3 @@ def test_a_device_without_a_patch_has_nothing_to_pick_from() -> None:
     learned, _ = picked([], whole=None)
     assert isinstance(learned.picked, PickedStart) and learned.picked.patched is False
     np.testing.assert_array_equal(learned.trained.theta, START + drift(SEED))
-
-
-@pytest.mark.parametrize(
-    "other", [{"scoring": DeviceScoring(0.5)}, {"own_model": OwnModel()}], ids=str
-)
-def test_a_choice_is_of_a_patch_alone(other: Any) -> None:
-    with pytest.raises(CodecError, match="choice: cannot be combined with scoring or own_model"):
-        check_order(order_of(choice=PatchChoice(0.5), **other), LAYOUT)

@@ -1,6 +1,7 @@
 """The compiled Java core, and fleets with Java devices."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,5 @@ def means(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[RealFleet]:
     """A broker, configured by ``sedge-cloud init``; the test starts the rest."""
-    fleet = RealFleet(tmp_path)
-    try:
+    with closing(RealFleet(tmp_path)) as fleet:
         yield fleet
-    finally:
-        fleet.close()

@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from tests.android import class_means
 from tests.android.java import JAVA
 from tools.bench.parts.real_fleet import RealFleet
+
+from sedge_cloud.store.opening import open_folder
 
 MAIN = "org.sedge.jvm.Main"
 MEANS = "org.sedge.edge.backends.ClassMeans"
@@ -38,3 +41,9 @@ class JavaFleet:
         home = str(self.fleet.folder / device)
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         self.fleet.start(device, [*self._words, home, self._backend], environment)
+
+
+def model_hashes(fleet: RealFleet) -> list[bytes]:
+    """Of each round's global model."""
+    with closing(open_folder(fleet.folder / "state")) as store:
+        return [row.model_hash for row in store.rounds("run")]

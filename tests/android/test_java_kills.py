@@ -2,13 +2,12 @@
 
 import random
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.android.java_fleet import JavaFleet
+from tests.android.java_fleet import JavaFleet, model_hashes
 from tools.bench.parts.real_fleet import RealFleet, wait_until
-
-from sedge_cloud.store.opening import open_folder
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
@@ -64,11 +63,7 @@ def global_models(fleet: RealFleet, java: JavaFleet, bundle: Path, killed: bool)
     for summary in fleet.rounds():
         assert sorted(device.device for device in summary.devices) == list(DEVICES)
         assert (summary.late, summary.declined) == ((), 0)
-    store = open_folder(fleet.folder / "state")
-    try:
-        return [row.model_hash for row in store.rounds("run")]
-    finally:
-        store.close()
+    return model_hashes(fleet)
 
 
 def test_fifty_kills_change_no_model(
@@ -77,8 +72,5 @@ def test_fifty_kills_change_no_model(
     """No update is lost and none counts twice."""
     disturbed = global_models(fleet, JavaFleet(fleet, class_path), means, killed=True)
     fleet.close()
-    calm = RealFleet(tmp_path_factory.mktemp("calm"))
-    try:
+    with closing(RealFleet(tmp_path_factory.mktemp("calm"))) as calm:
         assert disturbed == global_models(calm, JavaFleet(calm, class_path), means, killed=False)
-    finally:
-        calm.close()

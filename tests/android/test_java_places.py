@@ -1,6 +1,7 @@
 """The agent in Java before a web server with a certificate, and in a fleet whose coordinator has one."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,5 @@ def test_a_whole_agent_in_java_takes_part_over_http(
         wait_until(fleet.finished, 120, "the run ends")
         assert len(server.asked) >= 2  # bundle and model
     assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1]
-    store = open_folder(fleet.folder / "state")
-    try:
+    with closing(open_folder(fleet.folder / "state")) as store:
         assert read_sums(store.sums("run")).http > 0
-    finally:
-        store.close()

@@ -1,17 +1,17 @@
 """Devices in Java and in Python in one run, over Mosquitto."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from tests.android import class_means
 from tests.android.classes import with_backends
-from tests.android.java_fleet import JavaFleet
+from tests.android.java_fleet import JavaFleet, model_hashes
 from tests.edge.backends.conftest import unpacked_wheel
 from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 from torch import nn
 
-from sedge_cloud.store.opening import open_folder
 from sedge_export import export
 
 pytestmark = pytest.mark.fleet
@@ -60,11 +60,7 @@ def global_models(
     fleet.start_run(bundle, text)
     wait_until(fleet.finished, 120, "the run ends")
     assert [len(summary.devices) for summary in fleet.rounds()] == [4] * 4
-    store = open_folder(fleet.folder / "state")
-    try:
-        return [row.model_hash for row in store.rounds("run")]
-    finally:
-        store.close()
+    return model_hashes(fleet)
 
 
 @pytest.mark.parametrize("strategy", RUNS)
@@ -82,11 +78,8 @@ def test_a_mixed_fleet_ends_where_one_in_python_does(
     )
     mixed = global_models(fleet, JavaFleet(fleet, class_path), means, text, in_java=2)
     fleet.close()
-    alike = RealFleet(tmp_path_factory.mktemp("alike"))
-    try:
+    with closing(RealFleet(tmp_path_factory.mktemp("alike"))) as alike:
         single = global_models(alike, JavaFleet(alike, class_path), means, text, in_java=0)
-    finally:
-        alike.close()
     assert mixed == single
     assert len(set(mixed)) == 4  # the last one is evaluated
 
@@ -114,11 +107,8 @@ def test_a_mixed_fleet_on_one_pte_ends_where_one_in_python_does(
     )
     found: list[list[bytes]] = []
     for in_java in (2, 0):
-        own = fleet if in_java else RealFleet(tmp_path_factory.mktemp("alike"))
-        try:
+        with closing(fleet if in_java else RealFleet(tmp_path_factory.mktemp("alike"))) as own:
             java = JavaFleet(own, with_backends(class_path), backend, options)
             found.append(global_models(own, java, tmp_path / "pte", text, in_java, script))
-        finally:
-            own.close()
     assert found[0] == found[1]
     assert len(set(found[0])) == 4

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,12 +53,9 @@ def images() -> Dataset:
 def started(folder: Path) -> Generator[MixedFleet]:
     """A broker and a coordinator; the test starts the devices."""
     folder.mkdir()
-    fleet = MixedFleet(folder)
-    try:
+    with closing(MixedFleet(folder)) as fleet:
         fleet.start_cloud()
         yield fleet
-    finally:
-        fleet.close()
 
 
 @pytest.fixture

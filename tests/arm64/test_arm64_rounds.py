@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests.arm64.conftest import started
 from tests.arm64.emulated import NUMPY, MixedFleet
 from tools.arm64 import guest, packages
 
@@ -66,14 +67,10 @@ def here(
 ) -> Iterator[tuple[str, Result]]:
     """A backend, and the round as an agent on this machine does it."""
     backend: str = request.param
-    fleet = MixedFleet(tmp_path_factory.mktemp("here"))
-    try:
-        fleet.start_cloud()
+    with started(tmp_path_factory.mktemp("here") / "fleet") as fleet:
         fleet.enrol("pi-1", backend, images, EXAMPLES)
         fleet.start_here("pi-1", backend)
         yield backend, one_round(fleet, cnn)
-    finally:
-        fleet.close()
 
 
 def one_round(fleet: MixedFleet, bundle: Path) -> Result:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -123,31 +124,22 @@ class Fleet(MixedFleet):
 
     def incarnation(self) -> int:
         """The agent's present life, as the coordinator knows it: each is later than the one before."""
-        store = open_folder(self.folder / "state")
-        try:
+        with closing(open_folder(self.folder / "state")) as store:
             (device,) = store.devices()
             return device.incarnation
-        finally:
-            store.close()
 
     def order(self) -> OrderRow | None:
-        store = open_folder(self.folder / "state")
-        try:
+        with closing(open_folder(self.folder / "state")) as store:
             open_round = store.current_round("run")
             return None if open_round is None else store.order("run", open_round.round, "pi-1")
-        finally:
-            store.close()
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A coordinator, a broker, and a device whose machine is still to be switched on."""
     require(machine.TOOLS)
-    fleet = Fleet(tmp_path)
-    try:
+    with closing(Fleet(tmp_path)) as fleet:
         yield fleet
-    finally:
-        fleet.close()
 
 
 def enrol(fleet: Fleet, images: Dataset) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.system.conftest import make_bundle
+from tests.system.conftest import make_bundle, run_text
 
 from sedge_emulate.data.datasets import digits
 from sedge_protocol import VERSION
@@ -16,12 +16,7 @@ from sedge_protocol import VERSION
 pytestmark = pytest.mark.deb
 HERE = Path(__file__).parent
 PACKAGES = "python3,mosquitto,openssl,systemd,adduser,ca-certificates"
-RUN = """\
-strategy = "fedavg"
-num_rounds = 1
-min_train_devices = 1
-min_available_devices = 1
-"""
+RUN = run_text("fedavg", rounds=1, devices=1)
 
 
 @pytest.mark.parametrize(("debian", "suite"), [("12", "bookworm"), ("13", "trixie")])

@@ -99,8 +99,9 @@ def connected(
         link.close()
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every link connect again at once: how long it waits is a test of its own."""
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is imported links connect again at once: how long they wait is a test of its own."""
     monkeypatch.setattr(reconnect, "CEILINGS_S", dict.fromkeys(reconnect.Ended, 0.02))
 
 

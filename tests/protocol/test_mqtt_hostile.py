@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
-from tests.protocol.driven import Driven, drive, hurry
+from tests.protocol.driven import Driven, drive
+from tests.protocol.driven import quick as quick
 
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host import mqtt
@@ -77,8 +78,7 @@ def _read(connection: socket.socket) -> None:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
     monkeypatch.setattr(mqtt, "CLOSE_S", 0.1)
 

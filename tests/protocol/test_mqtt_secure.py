@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.protocol.driven import WAIT_S, Driven, drive, hurry, settle, wait
+from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
+from tests.protocol.driven import quick as quick
 from tests.protocol.tls_proxy import tls_proxy
 from tools.bench.parts.certificates import make_ca, make_certificate
 
@@ -54,11 +55,6 @@ allow_anonymous false
 password_file {folder}/broker-passwords
 acl_file {folder}/broker-acl
 """
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 @dataclass(frozen=True)

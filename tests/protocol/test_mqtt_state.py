@@ -7,7 +7,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, hurry, settings, settle
+from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, settings, settle
+from tests.protocol.driven import quick as quick
 from tools.bench.parts.real_fleet import free_port
 
 from sedge_emulate.broker.brokers import Broker
@@ -19,11 +20,6 @@ from sedge_protocol.host.sockets import socket_bytes
 from sedge_protocol.wire import reconnect
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a socket's bytes")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 def test_a_port_where_nobody_listens() -> None:

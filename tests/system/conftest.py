@@ -22,6 +22,20 @@ def make_bundle(folder: Path, hidden: int) -> Path:
     return folder
 
 
+def run_text(strategy: str, rounds: int, devices: int, more: str = "") -> str:
+    """A run file whose rounds need so many devices."""
+    needs = f"min_train_devices = {devices}\nmin_available_devices = {devices}\n"
+    return f'strategy = "{strategy}"\nnum_rounds = {rounds}\n{needs}{more}'
+
+
+def begin(fleet: RealFleet, *devices: str) -> None:
+    """Start the coordinator, and the agents of new devices."""
+    fleet.start_cloud()
+    for seed, device in enumerate(devices):
+        fleet.add_device(device, seed)
+        fleet.start_agent(device)
+
+
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """2,410 parameters: an update is one inline offer."""

@@ -9,6 +9,7 @@ from ssl import DER_cert_to_PEM_cert
 
 import numpy as np
 import pytest
+from tests.system.conftest import run_text
 from tools.bench.joining import join, lets_in, refusal, settings_of, with_other_certificates
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
@@ -20,12 +21,7 @@ from sedge_emulate.data.datasets import digits
 
 pytestmark = pytest.mark.fleet
 
-RUN = """\
-strategy = "fedavg"
-num_rounds = 1
-min_train_devices = 1
-min_available_devices = 1
-"""
+RUN = run_text("fedavg", rounds=1, devices=1)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 import torch
+from tests.system.conftest import run_text
 from tests.system.faultproxy import FaultProxy
 from tools.bench.parts.blob_server import serving
 from tools.bench.parts.real_fleet import RealFleet, wait_until
@@ -18,15 +19,7 @@ from sedge_protocol.wire.bundle import FROZEN_NAME, MAX_BUNDLE_BYTES
 pytestmark = pytest.mark.fleet
 
 ROWS, WIDTH = 20_480, 1024  # 80 MiB, coded 70 MB
-RUN = """
-strategy = "fedavg"
-num_rounds = 1
-min_train_devices = 2
-min_available_devices = 2
-deadline_s = 300
-[training]
-learning_rate = 0.5
-"""
+RUN = run_text("fedavg", 1, 2, "deadline_s = 300\n[training]\nlearning_rate = 0.5\n")
 
 
 class Looked(nn.Module):

@@ -4,23 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.system.conftest import make_bundle
+from tests.system.conftest import begin, make_bundle, run_text
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 from sedge_protocol.wire.topics import ITSELF, up
 
 pytestmark = pytest.mark.fleet
 
-RUN = """
-strategy = "fedobp"
-num_rounds = 2
-min_train_devices = 2
-min_available_devices = 2
-deadline_s = 600
-[training]
-local_epochs = 1
-learning_rate = 0.05
-"""
+TRAINING = "[training]\nlocal_epochs = 1\nlearning_rate = 0.05\n"
+RUN = run_text("fedobp", 2, 2, f"deadline_s = 600\n{TRAINING}")
 EXACT = '[broadcast]\nvalues = "fp32"\n'  # which makes the model of 4.5 million parameters 14 MB
 
 
@@ -42,10 +34,7 @@ def limited(fleet: RealFleet) -> Callable[[int], RealFleet]:
         conf.write_text(limited + "log_type all\n")
         fleet.kill("broker")
         fleet.start_broker()
-        fleet.start_cloud()
-        for seed, device in enumerate(("pi-1", "pi-2")):
-            fleet.add_device(device, seed)
-            fleet.start_agent(device)
+        begin(fleet, "pi-1", "pi-2")
         return fleet
 
     return start

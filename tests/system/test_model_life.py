@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.system.conftest import begin
 from tests.system.test_processes import RUN, counted
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
@@ -26,11 +27,8 @@ ROUNDS = 30
 def test_a_disk_is_lost_and_the_run_goes_on_to_its_end_and_beyond(
     fleet: RealFleet, small_bundle: Path
 ) -> None:
-    fleet.start_cloud()
-    for seed, device in enumerate(("pi-1", "pi-2", "pi-3")):
-        fleet.add_device(device, seed)
-    for device in ("pi-1", "pi-2"):
-        fleet.start_agent(device)
+    begin(fleet, "pi-1", "pi-2")
+    fleet.add_device("pi-3", 2)
     fleet.start_run(small_bundle, RUN.format(rounds=ROUNDS, epochs=40, values="fp32", fraction=1.0))
     wait_until(lambda: len(fleet.rounds()) >= 2, 60, "two rounds close")
     backup = fleet.folder / "b.tar"
@@ -87,10 +85,7 @@ def test_a_disk_is_lost_and_the_run_goes_on_to_its_end_and_beyond(
 
 def test_what_is_exported_is_as_good_in_torch(fleet: RealFleet, small_bundle: Path) -> None:
     """The global model as in the evaluation round, a device's own as after its last training."""
-    fleet.start_cloud()
-    for seed, device in enumerate(("pi-1", "pi-2")):
-        fleet.add_device(device, seed)
-        fleet.start_agent(device)
+    begin(fleet, "pi-1", "pi-2")
     text = RUN.format(rounds=3, epochs=5, values="fp32", fraction=1.0).replace("fedobp", "fedavg")
     fleet.start_run(small_bundle, text.replace("options = { quantile = 0.99 }", ""))
     wait_until(fleet.finished, 60, "the run ends")

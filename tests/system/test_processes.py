@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.system.conftest import begin
 from tests.system.faultproxy import FaultProxy
 from tools.bench.parts.real_fleet import ZLIB_ALONE, RealFleet, command, free_port, wait_until
 
@@ -116,9 +117,7 @@ def counted(fleet: RealFleet) -> dict[tuple[int, str], int]:
 
 def test_a_broker_that_was_away_is_a_line_or_two_in_the_log(fleet: RealFleet) -> None:
     """The tries that it refuses meanwhile are not logged, and nobody asks whether it expects TLS."""
-    fleet.start_cloud()
-    fleet.add_device("pi-1", 0)
-    fleet.start_agent("pi-1")
+    begin(fleet, "pi-1")
     welcomed = "welcomed by coordinator"
     wait_until(lambda: welcomed in fleet.log("pi-1"), 60, "the device is welcomed")
     fleet.kill("broker")

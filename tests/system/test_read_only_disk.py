@@ -6,29 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.system.conftest import begin, run_text
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 pytestmark = [
     pytest.mark.fleet,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),
 ]
-RUN = """
-strategy = "fedavg"
-num_rounds = 200
-min_train_devices = 2
-min_available_devices = 2
-min_updates = 1
-deadline_s = 600
-"""
+RUN = run_text("fedavg", rounds=200, devices=2, more="min_updates = 1\ndeadline_s = 600\n")
 
 
 @pytest.fixture
 def folder(fleet: RealFleet) -> Iterator[Path]:
     """The state folder of pi-1, whose agent runs; from then on a mount of its own."""
-    fleet.start_cloud()
-    for seed, device in enumerate(("pi-1", "pi-2")):
-        fleet.add_device(device, seed)
-        fleet.start_agent(device)
+    begin(fleet, "pi-1", "pi-2")
     wait_until(lambda: "welcomed" in fleet.log("pi-1"), 30, "the device is welcomed")
     folder = fleet.folder / "pi-1" / "state"
     mount("--bind", str(folder), str(folder))

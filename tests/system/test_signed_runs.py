@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.system.conftest import run_text
 from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 from sedge_cloud.runs.run import StrategyState
@@ -12,12 +13,7 @@ from sedge_cloud.store.opening import open_folder
 
 pytestmark = pytest.mark.fleet
 
-RUN = """\
-strategy = "fedavg"
-num_rounds = 1000
-min_train_devices = 1
-min_available_devices = 1
-"""
+RUN = run_text("fedavg", rounds=1000, devices=1)
 
 
 def test_a_policy_that_was_tampered_with_is_refused_by_name(

@@ -7,6 +7,7 @@ of one that knows no extension.
 from pathlib import Path
 
 import pytest
+from tests.system.conftest import run_text
 from tests.system.test_joining_fleet import fleet as fleet
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
@@ -21,15 +22,7 @@ agent.VERSION, agent.CODECS = "0.0.9", ()
 EdgeConfig.renews = property(lambda config: False)
 sys.exit(agent.main(sys.argv[1:]))
 """
-RUN = """
-strategy = "fedavg"
-num_rounds = 2
-min_train_devices = 2
-min_available_devices = 2
-[training]
-local_epochs = 1
-learning_rate = 0.05
-"""
+TRAINING = "[training]\nlocal_epochs = 1\nlearning_rate = 0.05\n"
 
 
 def test_a_device_that_is_a_version_behind(fleet: RealFleet, small_bundle: Path) -> None:
@@ -38,7 +31,7 @@ def test_a_device_that_is_a_version_behind(fleet: RealFleet, small_bundle: Path)
     fleet.start_cloud()
     fleet.start_agent("pi-1")
     fleet.start_agent("pi-2", script=OLDER)
-    fleet.start_run(small_bundle, RUN)
+    fleet.start_run(small_bundle, run_text("fedavg", rounds=2, devices=2, more=TRAINING))
     wait_until(fleet.finished, 120, "two rounds")
     assert {len(summary.devices) for summary in fleet.rounds()} == {2}
     said = fleet.cloud("device", "list")

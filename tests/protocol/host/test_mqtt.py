@@ -16,22 +16,17 @@ from tests.protocol.driven import (
     connected,
     drive,
     fresh,
-    hurry,
     settings,
     settle,
     wait,
 )
+from tests.protocol.driven import quick as quick
 
 from sedge_cloud.broker.child import find_mosquitto
 from sedge_emulate.broker.brokers import AmqttBroker, Broker
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink, Received, TooLarge
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 @pytest.mark.parametrize("version", [V5, V311])

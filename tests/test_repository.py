@@ -280,13 +280,8 @@ def lambdas(source: str) -> list[str]:
 
 def test_what_a_phone_runs_has_no_lambdas() -> None:
     """Android has nothing to make them of, and Debian's dexer refuses them."""
-    android = ROOT / "edge" / "android"
-    for folder in (
-        android / "core/src/main",
-        android / "library/src/main",
-        android / "app/src/main",
-    ):
-        for path in found(folder, "*.java"):
+    for part in ("core", "library", "app"):
+        for path in found(ROOT / "edge/android" / part / "src/main", "*.java"):
             assert not lambdas(path.read_text()), path
     assert lambdas('/* -> */ char c = \'"\'; f(x -> "a://b"); // ::\ng(this::h);') == ["->", "::"]
 
@@ -479,9 +474,8 @@ def test_the_version_is_that_of_the_newest_changes_everywhere() -> None:
 def test_the_tree_of_errors_is_as_drawn() -> None:
     from sedge_protocol import errors
 
-    drawn = re.findall(
-        r"\b([A-Z]\w+Error|NotInstalled|Unencodable|UpdateRejected)\b", errors.__doc__ or ""
-    )
+    names = r"\b([A-Z]\w+Error|NotInstalled|Unencodable|UpdateRejected)\b"
+    drawn = re.findall(names, errors.__doc__ or "")
     kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
     real = [name for name, kind in kinds.items() if issubclass(kind, Exception)]
     assert {name for name in drawn if name != "OSError"} == set(real)
@@ -492,15 +486,10 @@ def test_the_tree_of_errors_is_as_drawn() -> None:
 
 
 def test_every_example_is_in_a_test() -> None:
-    texts = "".join(
-        path.read_text()
-        for path in (
-            *found(ROOT / "tests", "test_*examples.py"),
-            *found(ROOT / "tests" / "android", "*.py"),
-            *found(ROOT / "tests" / "emulate", "*.py"),
-            *found(ROOT / "tests" / "system", "*.py"),
-        )
-    )
+    paths = found(ROOT / "tests", "test_*examples.py")
+    for folder in ("android", "emulate", "system"):
+        paths += found(ROOT / "tests" / folder, "*.py")
+    texts = "".join(path.read_text() for path in paths)
     for path in found(ROOT / "examples", "*"):
         assert path.name in texts, f"no test runs {path.name}"
 

@@ -160,5 +160,6 @@ def test_a_password_in_the_url_is_refused_and_does_not_show() -> None:
     assert "topsecret" not in str(error.value) and "mqtt://...@host" in str(error.value)
 
 
-def test_the_password_does_not_show() -> None:
-    assert "topsecret" not in repr(BrokerSettings("mqtt://host", "x", "x", "topsecret"))
+def test_the_password_and_the_private_key_do_not_show() -> None:
+    secret = BrokerSettings("mqtt://host", "x", "x", "topsecret", client_pem="topsecret")
+    assert "topsecret" not in repr(secret)

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -17,7 +18,7 @@ from tests.protocol.driven import quick as quick
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
-from sedge_protocol.host.probe import probe
+from sedge_protocol.host.probe import NoAnswer, measure, number_of, numbered, probe
 from sedge_protocol.wire import reconnect
 from sedge_protocol.wire.reconnect import Ended
 
@@ -25,17 +26,24 @@ ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no
 NOT_AUTHORISED = b"\x20\x03\x00\x87\x00"
 ACCEPTED_OLD = b"\x20\x02\x00\x00"  # of MQTT 3.1.1
 REFUSED_TOPIC = b"\x90\x04\x00\x01\x00\x87"  # SUBACK of a failure
+TOPIC = b"\x90\x04\x00\x01\x00\x00"  # and of a success
 MESSAGE = b"\x30\x07\x00\x04down\x00"  # an empty one on "down"
 LEVEL = 8  # where a CONNECT has its protocol level, when it is short
 CLIENT_ID = slice(20, 57)  # and its client id: "pi-1-" and 32 hex digits
 
 
 class FakeBroker:
-    """Accepts connections, reads each CONNECT, and answers with its script's next bytes (or the last)."""
+    """Accepts connections, reads each CONNECT, and answers with its script's next bytes (or the last).
 
-    def __init__(self, *script: bytes, reads: bool = True, hangs_up: bool = False) -> None:
+    It ``echoes`` so many of the bytes that follow a SUBSCRIBE, and then hangs up.
+    """
+
+    def __init__(
+        self, *script: bytes, reads: bool = True, hangs_up: bool = False, echoes: int = 0
+    ) -> None:
         self.script = script
         self.connects: list[bytes] = []
+        self._echoes = echoes
         self._reads, self._hangs_up = reads, hangs_up
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -67,6 +75,8 @@ class FakeBroker:
                 connection.sendall(answer)
                 if self._hangs_up:
                     connection.close()
+                elif self._echoes:
+                    _echo(connection, self._echoes)
                 elif self._reads:
                     threading.Thread(target=_read, args=(connection,), daemon=True).start()
 
@@ -75,6 +85,15 @@ def _read(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while connection.recv(65536):
             pass
+
+
+def _echo(connection: socket.socket, most: int) -> None:
+    size = connection.recv(2)[1]
+    connection.recv(size)
+    while most > 0 and (data := connection.recv(65536)):
+        connection.sendall(data)
+        most -= len(data)
+    connection.close()
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +116,7 @@ def play() -> Iterator[Play]:
     """Makes links to brokers of these scripts, and closes them in the end."""
     played: list[Played] = []
 
-    def begin(*script: bytes, topics: str = "", **manners: bool) -> Played:
+    def begin(*script: bytes, topics: str = "", **manners: Any) -> Played:
         played.append(Played(FakeBroker(*script, **manners), *topics.split()))
         return played[-1]
 
@@ -158,6 +177,27 @@ def test_a_refused_subscription_ends_the_connection(play: Play) -> None:
     assert driven.losses()[0].reason.endswith("refused a subscription: Not authorized")
     with pytest.raises(LinkError, match="refused a subscription"):
         probe(driven.broker.settings, "down")
+
+
+def measured(play: Play, answer: bytes, seconds: float, **manners: Any) -> tuple[int, int]:
+    """The largest packet that comes back, and how many connections it took."""
+    broker, token = play(answer, **manners).broker, b"token"
+    make = lambda number, packet: ("down", numbered(token, number, "down", packet))  # noqa: E731
+    size = measure(broker.settings, "down", make, lambda said: number_of(token, said), seconds)
+    return size, len(broker.connects)
+
+
+def test_a_size_that_ends_two_connections_is_too_large(play: Play) -> None:
+    assert measured(play, ACCEPTED + TOPIC, 15.0, echoes=150_000) == (2**16, 3)
+
+
+@pytest.mark.parametrize(
+    ("hangs_up", "words"),
+    [(False, "nothing came back on down within 0 s"), (True, "closed the connection")],
+)
+def test_a_size_that_is_not_known_in_time(play: Play, hangs_up: bool, words: str) -> None:
+    with pytest.raises(NoAnswer, match=words):
+        measured(play, ACCEPTED + TOPIC, 0.2, hangs_up=hangs_up)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,14 @@ def test_npz_becomes_float32_or_int64(
             {"x_train": X, "y_train": Y},
             r"arrays are x_train \(6, 2\), y_train \(6,\), expected the names x and y",
         ),
+        (
+            {"image": X, "age": Y - 2**24 - 1, "y": Y},
+            "age holds -16777217, expected at most 16777216",
+        ),
+        (
+            {"image": X, "age": Y + 2**24 - 1, "y": Y},
+            "age holds 16777217, expected at most 16777216",
+        ),
         ({"X": X, "Y": Y}, r"arrays are X \(6, 2\), Y \(6,\), expected"),
         ({"data": X, "label": Y}, r"arrays are data \(6, 2\), label \(6,\), expected"),
         ({"x": X, "labels": Y}, r"arrays are x \(6, 2\), labels \(6,\), expected"),

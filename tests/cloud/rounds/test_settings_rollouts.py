@@ -195,6 +195,7 @@ def test_settings_with_which_devices_decline_orders_are_taken_back(tmp_path: Pat
     [
         ("[gates]\nmain = true\n", "gates.main"),
         ('[gates]\nquiet_hours = "night"\n', "07:30-22:00"),
+        ('[gates]\nquiet_hours = "07:30-07:30"\n', "two different times"),
         ('[broker]\nurl = "mqtt://x"\n', "broker"),
         ("", "do not have yet"),
     ],

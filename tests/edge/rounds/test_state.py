@@ -10,7 +10,7 @@ from tests.edge.disk_faults import FullDisk
 from tests.edge.harness import report_of
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, Stopped
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -136,6 +136,22 @@ def test_counted_starts_do_not_pile_up(path: Path) -> None:
         now.begin(order(f"run-{number}", 1))
         now.refuse(f"run-{number}")
     assert len(now.state.attempts) == MAX_RUNS
+
+
+def test_jobs_that_were_stopped_go_on_each_from_its_own_checkpoint(path: Path) -> None:
+    """A stop on purpose is no failed start; without a checkpoint a job begins anew."""
+    now = memory(path)
+    for run in ("a", "b", "c", "d"):
+        now.accept(order(run, 1))
+        now.begin(order(run, 1))
+        now.interrupt(order(run, 1), blob(f"checkpoint {run}"))
+    assert now.state.attempts == {} and blob("checkpoint a") in now.state.blobs()
+    now.refuse("a")
+    now.finish(order("b", 1), outcome("b", 1))
+    now.interrupt(order("c", 1), None)
+    assert now.state.stopped == {"d": Stopped(1, blob("checkpoint d"))}
+    now.drop("d")
+    assert now.state.stopped == {} == memory(path).state.stopped
 
 
 def test_a_round_has_one_update(path: Path) -> None:

@@ -138,13 +138,17 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     chosen = np.array([0, 3, 5, N - 1], np.uint32)
     trained[3] = start[3]  # a change of nothing is sent like any other
     order = device.order(codec=codec, select=SELECT)
-    coded = coded_of(device, order, replace(ended(trained), chosen=chosen), start, old)
-    assert coded.kept.residual is None
+    learned = replace(ended(trained), chosen=chosen)
+    coded = coded_of(device, order, learned, start, old)
+    assert (coded.kept.residual, coded.kept.mask is None) == (None, False)
     found = decode(coded.payload, N)
     assert found.indices is not None
     np.testing.assert_array_equal(found.indices, chosen)
     expected = decoded_values((trained - start)[chosen], codec.values)
     np.testing.assert_array_equal(found.values, expected)
+    for all_or_none in (np.arange(N, dtype=np.uint32), chosen[:0]):
+        learned = replace(learned, chosen=all_or_none)
+        assert coded_of(device, order, learned, start).kept.mask is None
 
 
 def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Harness) -> None:

@@ -442,6 +442,13 @@ class Harness:
         self.order_at_hand = order
         self.pump(self.tell(order))
 
+    def complete(self, number: int, **changes: Any) -> Order:
+        """Give the order of a round, which must end in an update."""
+        order = self.order(number, **changes)
+        self.give(order)
+        assert ("run", number) in self.updates, self.notes
+        return order
+
     def pump(self, effects: Iterable[AgentEffect]) -> None:
         """Carry effects out, and those that follow, as link, worker and coordinator do."""
         queue = deque([*effects, *self.agent.poll(self.now)])

@@ -1,7 +1,5 @@
 """What a device predicts with: a mean over its rounds, or the shares of its classes before the first."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.edge.harness import Harness, drift, examples, theta_of
@@ -14,12 +12,6 @@ from sedge_protocol.wire.work import Blend
 pytestmark = pytest.mark.both_cores
 
 MIXED = Blend(0.75)
-
-
-def given(device: Harness, number: int, **changes: Any) -> None:
-    """Round ``number``, done."""
-    device.give(device.order(number, **changes))
-    assert ("run", number) in device.updates, device.notes
 
 
 def worth(device: Harness, number: int) -> tuple[float, float]:
@@ -38,19 +30,19 @@ def likes(last: float) -> Theta:
 def test_a_device_predicts_with_a_mean_over_its_rounds_and_trains_without_it(
     device: Harness,
 ) -> None:
-    given(device, 1, theta=likes(4), blend=MIXED)  # it has no model of its own yet
+    device.complete(1, theta=likes(4), blend=MIXED)  # it has no model of its own yet
     own = likes(4) + drift(1)
     assert worth(device, 1) == (0.5, 0.5)
     for number, last, expected in ((2, -2, (0.5, 0.5)), (3, -2, (1.0, 1.0)), (4, 6, (0.5, 0.5))):
         device.pump(device.reboot())
-        given(device, number, theta=likes(last), blend=MIXED)
+        device.complete(number, theta=likes(last), blend=MIXED)
         assert worth(device, number) == expected
         own = mixture(0.75, own, likes(last) + drift(number))
         np.testing.assert_array_equal(device.own(), own)
         np.testing.assert_array_equal(
             device.delta(number), likes(last) + drift(number) - likes(last)
         )
-    given(device, 5, theta=likes(0), blend=Blend(0.0))
+    device.complete(5, theta=likes(0), blend=Blend(0.0))
     assert worth(device, 5) == (1.0, 1.0)
     np.testing.assert_array_equal(device.own(), likes(0) + drift(5))
 
@@ -73,7 +65,7 @@ def test_a_device_adds_its_class_shares_where_they_help(
     labels = np.repeat(np.arange(4), counts)
     device.train = Examples(examples(len(labels)).inputs, labels)
     for number in (1, 2):  # without and with a model of its own
-        given(device, number, theta=likes(1.7), blend=Blend(0.25, prior))
+        device.complete(number, theta=likes(1.7), blend=Blend(0.25, prior))
         assert worth(device, number) == (0.5 if taken else 1.0, 1.0)
         # By the training alone.
         np.testing.assert_allclose(device.own(), likes(1.7), rtol=0, atol=0.1)
@@ -85,7 +77,7 @@ def test_before_its_first_training_a_device_predicts_with_its_class_shares(devic
         return None if start is None else device.stored(start)
 
     def evaluated(number: int, last: float, prior: str = "head.bias") -> Theta | None:
-        given(device, number, task="evaluate", theta=likes(last), blend=Blend(0.5, prior))
+        device.complete(number, task="evaluate", theta=likes(last), blend=Blend(0.5, prior))
         return kept()
 
     skewed = Examples(examples(10).inputs, np.repeat(np.arange(4), (3, 0, 2, 5)))
@@ -102,7 +94,7 @@ def test_before_its_first_training_a_device_predicts_with_its_class_shares(devic
     assert evaluated(6, 1.7) is not None
     device.pump(device.reboot())
     np.testing.assert_array_equal(kept(), informed)
-    given(device, 7, theta=likes(1.7), blend=Blend(0.5, "head.bias"))
+    device.complete(7, theta=likes(1.7), blend=Blend(0.5, "head.bias"))
     assert kept() is None
     assert evaluated(8, 1.7) is None  # it has a model of its own
 

@@ -11,7 +11,6 @@ from tests.edge.harness import DriftTrainer, Harness, N, drift
 from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import decode_update
 from sedge_protocol.wire.work import Codec, UpdateSelection
 
@@ -55,20 +54,12 @@ def kept(device: Harness) -> bytes | None:
     return device.on_disk().runs["run"].kept.mask
 
 
-def given(device: Harness, number: int, context: bytes) -> Order:
-    """Round ``number``, done."""
-    order = device.order(number, select=SELECT, context=context)
-    device.give(order)
-    assert ("run", number) in device.updates
-    return order
-
-
 def test_each_update_is_coded_against_the_last(device: Harness) -> None:
     first = decode(payload(device, 1), N)
     mask, name = bitmap(first)
     assert kept(device) == name
     for number in (2, 3):
-        given(device, number, name)
+        device.complete(number, select=SELECT, context=name)
         assert len(payload(device, number)) < len(payload(device, 1)) - N // 16
         with pytest.raises(CodecError, match="context"):
             decode(payload(device, number), N)
@@ -82,9 +73,9 @@ def test_each_update_is_coded_against_the_last(device: Harness) -> None:
 def test_a_coordinator_that_holds_another_mask_gets_none_of_it(device: Harness) -> None:
     """It missed an update, or has forgotten: what it gets stands alone."""
     _, first = bitmap(decode(payload(device, 1), N))
-    given(device, 2, b"")
-    given(device, 3, first)  # of round 1, which the device has replaced since
-    given(device, 4, b"x" * 32)
+    device.complete(2, select=SELECT, context=b"")
+    device.complete(3, select=SELECT, context=first)  # which the device has replaced since
+    device.complete(4, select=SELECT, context=b"x" * 32)
     for number in (2, 3, 4):
         assert decode(payload(device, number), N).count == SENT
     device.give(device.order(5, codec=Codec(fraction=0.4), context=kept(device)))

@@ -238,8 +238,7 @@ def test_trainings_for_a_full_disk_become_rare(device: Harness) -> None:
     assert pauses == pytest.approx([30, 60, 120, 240, 480, 960, 1800, 1800, 1800, 1800, 1800])
     device.settle()  # when there is room: at the next try, and all is as before
     assert ("run", 1) in device.updates
-    device.give(device.order(2))
-    assert ("run", 2) in device.updates
+    device.complete(2)
 
 
 def test_an_update_that_has_left_is_room_for_a_job_that_had_none(device: Harness) -> None:
@@ -339,8 +338,7 @@ def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(device: Harne
     device.now += 30.0
     again = device.messages(device.agent.poll(device.now))
     assert [type(message) for message in again] == [Get]
-    device.give(device.order(2))
-    assert ("run", 2) in device.updates
+    device.complete(2)
 
 
 def test_of_a_damaged_part_only_the_damaged_chunk_is_fetched_again(device: Harness) -> None:

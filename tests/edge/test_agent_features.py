@@ -12,7 +12,6 @@ from sedge_edge.rounds.run_state import RunState
 from sedge_edge.training.local_training import mixture, phase_seed
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import decode_update
 from sedge_protocol.wire.work import Codec, OwnModel, UpdateSelection
@@ -28,14 +27,6 @@ NARROW = Layout.of(
         ("head.bias", (4,), Role.PARAMETER),
     ]
 )
-
-
-def given(device: Harness, number: int, **changes: Any) -> Order:
-    """Round ``number``, done."""
-    order = device.order(number, **changes)
-    device.give(order)
-    assert ("run", number) in device.updates, device.notes
-    return order
 
 
 def run_of(device: Harness) -> RunState:
@@ -56,7 +47,7 @@ def patch_after(device: Harness, number: int) -> tuple[bytes, bytes]:
 def test_dittos_model_goes_on_from_round_to_round(device: Harness) -> None:
     expected = theta_of(1)
     for number in (1, 2, 3):
-        given(device, number, own_model=DITTO, **device.version(number))
+        device.complete(number, own_model=DITTO, **device.version(number))
         expected = expected + drift(phase_seed(number, 1))
         np.testing.assert_array_equal(device.own(), expected)
         np.testing.assert_allclose(device.delta(number), drift(number), rtol=0, atol=1e-7)
@@ -67,7 +58,7 @@ def test_dittos_model_goes_on_from_round_to_round(device: Harness) -> None:
 def test_apfls_mixture_is_what_the_device_predicts_with(device: Harness) -> None:
     part, mix = theta_of(1), 0.25
     for number in (1, 2, 3):
-        given(device, number, own_model=OwnModel(mix=mix, adaptive=True))
+        device.complete(number, own_model=OwnModel(mix=mix, adaptive=True))
         part, mix = part + 2 * drift(number), mix + 0.125
         assert device.report(number).mix == mix
         kept = run_of(device).kept.part
@@ -89,12 +80,12 @@ SELECTS: dict[str, Any] = {
 
 
 def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
-    given(device, 1, **SELECTS)
+    device.complete(1, **SELECTS)
     patch, name = patch_after(device, 1)
     assert run_of(device).kept.patch == name
     model = device.order(2).model
     before = device.chunks_sent
-    order = given(device, 2, patch_blob=device.serve(patch), patch_hash=name, **SELECTS)
+    order = device.complete(2, patch_blob=device.serve(patch), patch_hash=name, **SELECTS)
     assert device.chunks_sent - before == model.count
     assert device.report(2).patch_hash == name
     start = theta_of(2)
@@ -108,23 +99,23 @@ def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
 
 
 def test_patch_and_mask_survive_a_power_cut_and_an_evaluation(device: Harness) -> None:
-    given(device, 1, **SELECTS)
+    device.complete(1, **SELECTS)
     patch, name = patch_after(device, 1)
     kept = run_of(device).kept
-    given(device, 2, task="evaluate")
+    device.complete(2, task="evaluate")
     device.pump(device.reboot())
     assert run_of(device).kept == kept and kept.patch == name and kept.mask is not None
     assert device.blobs().read(name) == patch
     model = device.order(3).model
     before = device.chunks_sent
-    given(device, 3, patch_blob=device.serve(patch), patch_hash=name)
+    device.complete(3, patch_blob=device.serve(patch), patch_hash=name)
     assert device.chunks_sent - before == model.count
     assert run_of(device).kept.patch is None
     assert name.hex() not in device.blob_files()
 
 
 def test_a_damaged_patch_is_fetched_like_any_other(device: Harness) -> None:
-    given(device, 1, **SELECTS)
+    device.complete(1, **SELECTS)
     patch, name = patch_after(device, 1)
     device.damage(name)
     order = device.order(2, patch_blob=device.serve(patch), patch_hash=name)
@@ -139,7 +130,7 @@ def test_a_damaged_patch_is_fetched_like_any_other(device: Harness) -> None:
 
 def test_a_patch_against_the_devices_own_mask(device: Harness) -> None:
     """The mask is fetched only where the device has lost it."""
-    given(device, 1, **SELECTS)
+    device.complete(1, **SELECTS)
     sent = decode(decode_update(device.updates["run", 1])[1], N)
     assert sent.indices is not None
     bitmap = mask_bitmap(sent)
@@ -170,8 +161,8 @@ def test_a_patch_against_the_devices_own_mask(device: Harness) -> None:
 def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     """Model, residual, mask and all else are of another layout: dropped, and no error."""
     codec = Codec(fraction=0.1)
-    given(device, 1, select=UpdateSelection(0.1))
-    given(device, 2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
+    device.complete(1, select=UpdateSelection(0.1))
+    device.complete(2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
     before = run_of(device)
     assert len(before.kept.names()) == 5
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
@@ -188,6 +179,6 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     assert not {old.hex() for old in before.kept.names()} & device.blob_files()
     # And back to the whole model: again from nothing.
     device.bundle = device.serve(make_bundle())
-    given(device, 4, codec=codec, own_model=OwnModel(mix=0.5))
+    device.complete(4, codec=codec, own_model=OwnModel(mix=0.5))
     assert device.declines == []
     assert device.residual() is not None

@@ -55,8 +55,7 @@ def test_it_is_declined_without_a_trace(device: Harness, name: str) -> None:
     assert "bytes, expected at most" in decline.detail
     assert not [message for message in answers if isinstance(message, Get)]
     assert device.on_disk() == before
-    device.give(device.order(2))
-    assert ("run", 2) in device.updates
+    device.complete(2)
 
 
 @pytest.mark.both_cores
@@ -69,8 +68,7 @@ def test_of_an_unknown_layout_the_bundle_comes_first(device: Harness, name: str)
     assert decline.reason == "CodecError" and f"for the bundle's {N} parameters" in decline.detail
     assert not device.on_disk().orders
     assert device.chunks_sent <= device.bundle.count + order.model.count
-    device.give(device.order(3))
-    assert ("run", 3) in device.updates
+    device.complete(3)
 
 
 @pytest.mark.both_cores

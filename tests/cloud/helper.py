@@ -165,6 +165,11 @@ class Cloud:
         self.store = self.second_store()
         self.core = self._incarnation()
 
+    def come_back(self, codecs: tuple[str, ...] = ()) -> None:
+        """A new start, after which all devices come online again."""
+        self.restart()
+        self.hello(codecs=codecs)
+
     def say(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> list[Message]:
         """A device sends a message; what it is answered at once."""
         return self.give(name, self.devices[name].peer.seal(message, transfer))
@@ -191,6 +196,11 @@ class Cloud:
     def load(self) -> None:
         """Let the core look for changes of the store by other processes."""
         self._keep(self.core.load(self.now), "")
+
+    def notice(self) -> None:
+        """Let the core look for changes by other processes, and act on them."""
+        self.load()
+        self.poll()
 
     def hello(self, *names: str, codecs: tuple[str, ...] = ()) -> None:
         """These devices come online, and the core gets to work."""

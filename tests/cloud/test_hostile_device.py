@@ -60,11 +60,9 @@ def test_the_others_go_on(tmp_path: Path, strategy: str, engine: str) -> None:
                 cloud.answer("b", "c")
         cloud.poll(rng.choice([0, 1, 70, 4000]))
         if rng.random() < 0.03:
-            cloud.restart()
-            cloud.hello(codecs=CODECS)
+            cloud.come_back(codecs=CODECS)
     before = cloud.state().round
-    cloud.restart()
-    cloud.hello(codecs=CODECS)
+    cloud.come_back(codecs=CODECS)
     for _ in range(3):
         for name in ("b", "c"):
             cloud.offer(name, small_update(cloud.order(name)))

@@ -55,8 +55,7 @@ def test_the_devices_own_models_come_along(tmp_path: Path) -> None:
     for device in "ab":
         one, other = (run_store.client_model(runs[n], device).trained for n in (RUN, "second"))
         assert one is not None and other is not None and one.tobytes() == other.tobytes()
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     for device in "ab":
         orders = {order.run: order for order in cloud.messages(device, Order)}
         assert orders["second"].patch_hash and not orders["fresh"].patch_hash

@@ -117,8 +117,7 @@ def test_a_run_goes_on_with_the_policy_that_it_was_resumed_with(tmp_path: Path, 
         if seen:
             cloud.load()
         resume_run(store, RUN, policy=policy)
-        cloud.load()
-    cloud.poll()
+        cloud.notice()
     assert cloud.order("a").policy == policy
     cloud.hello("a")  # its order is built again
     assert cloud.order("a").policy == policy
@@ -144,8 +143,7 @@ def test_a_run_that_is_resumed_while_its_round_is_aggregated_keeps_its_new_polic
 
     monkeypatch.setattr(RunStore, "write_state", resumed)
     cloud.answer("a", "b")
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     assert cloud.state().policy == policy and cloud.state().round == 1
     assert cloud.order("a").round == 2 and cloud.order("a").policy == policy
 

@@ -24,12 +24,6 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
 
 
-def noticed(cloud: Cloud) -> None:
-    """The coordinator looks at what another process has done to the store, and acts on it."""
-    cloud.load()
-    cloud.poll()
-
-
 def play(cloud: Cloud, rounds: int) -> list[tuple[int, str]]:
     """Let the devices answer so many rounds; number and task of every closed one."""
     for _ in range(rounds):
@@ -42,10 +36,10 @@ def test_a_stopped_run_goes_on_in_mid_round(cloud: Cloud) -> None:
     cloud.hello()
     cloud.offer("a", small_update(cloud.order("a")))
     stop_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     assert cloud.messages("b", Cancel)[-1].round == 0
     resume_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     assert len(cloud.messages("b", Order)) == 2 and len(cloud.messages("a", Order)) == 1
     cloud.answer("b")
     (summary,) = cloud.summaries()
@@ -57,10 +51,10 @@ def test_a_resumed_round_has_its_whole_time_again(cloud: Cloud) -> None:
     cloud.hello()
     deadline_s = cloud.core.open[RUN].deadline - cloud.now
     stop_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     cloud.now += 2 * deadline_s
     resume_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     assert cloud.core.open[RUN].deadline == cloud.now + deadline_s
 
 
@@ -70,12 +64,12 @@ def test_a_finished_run_is_extended(cloud: Cloud) -> None:
     assert play(cloud, 3) == [(1, "train"), (2, "train"), (3, "evaluate")]
     assert cloud.run_row().status == FINISHED
     resume_run(cloud.second_store(), RUN, 4)
-    noticed(cloud)
+    cloud.notice()
     assert cloud.run_row().status == RUNNING
     assert play(cloud, 3)[3:] == [(4, "train"), (5, "train"), (6, "evaluate")]
     assert cloud.run_row().status == FINISHED
     resume_run(cloud.second_store(), RUN, 5)
-    noticed(cloud)
+    cloud.notice()
     assert play(cloud, 2)[6:] == [(7, "train"), (8, "evaluate")]
 
 
@@ -85,7 +79,7 @@ def test_a_failed_run_is_resumed_after_the_round_that_failed(tmp_path: Path) -> 
     cloud.answer("b")
     assert cloud.run_row().status == "failed"
     resume_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     assert [order.round for order in cloud.messages("a", Order)] == [1, 2]
     assert play(cloud, 2) == [(1, "train"), (2, "train"), (3, "train")]
     assert cloud.run_row().status == FINISHED and cloud.state().round == 3
@@ -138,8 +132,7 @@ def test_a_deleted_run_leaves_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=r"'run \(running\)', expected a run that has ended"):
         delete_run(cloud.store, RUN)
     start_run(cloud.store, "other", cloud.bundle, msgspec.structs.replace(CONFIG, seed=7))
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     order = next(order for order in cloud.messages("a", Order) if order.run == RUN)
     stop_run(cloud.store, RUN)
     tables = {
@@ -149,7 +142,7 @@ def test_a_deleted_run_leaves_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPa
     assert delete_run(cloud.store, RUN, dry_run=True) >= 0
     assert len(cloud.store.runs()) == 2
     delete_run(cloud.second_store(), RUN)
-    noticed(cloud)
+    cloud.notice()
     for table, rows in tables.items():
         found = cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()
         assert found == rows, table
@@ -159,8 +152,7 @@ def test_a_deleted_run_leaves_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPa
     (answer,) = cloud.offer("a", small_update(order), order=order)
     assert isinstance(answer, Reject) and answer.reason == "unknown-run"
     start_run(cloud.store, RUN, cloud.bundle, CONFIG)
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     (answer,) = cloud.offer("a", small_update(cloud.order("a")))
     assert isinstance(answer, Committed)
 
@@ -187,7 +179,7 @@ def test_deleted_and_begun_again_between_two_looks_of_the_service(cloud: Cloud) 
         stop_run(store, RUN)
         delete_run(store, RUN)
         start_run(store, RUN, cloud.bundle, CONFIG)
-    noticed(cloud)
+    cloud.notice()
     assert cloud.messages("a", Cancel) and cloud.order("a").round == 1
     cloud.answer("a", "b")
     assert cloud.state().round == 1
@@ -211,7 +203,7 @@ def test_deleted_and_begun_again_while_a_round_is_planned(
     old = cloud.run_row()
     monkeypatch.setattr(scheduler, "plan_cohort", replaced)
     cloud.hello()
-    noticed(cloud)
+    cloud.notice()
     assert cloud.order("a").model_hash == cloud.state().model_hash
 
 

@@ -213,8 +213,7 @@ def test_a_round_does_not_wait_for_a_device_that_leaves(cloud: Cloud) -> None:
     cloud.hello()
     cloud.answer("a", "b")
     cloud.say("c", a_hello("c", leaves=True))
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     assert cloud.store.orders(RUN, 1)[-1].declined == "revoked"
     assert cloud.order("a").round == 2
 

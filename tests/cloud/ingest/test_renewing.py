@@ -42,8 +42,7 @@ def asked(cloud: Cloud) -> Renew:
     with closing(cloud.second_store()) as store:
         store.require_fleet(FLEET)
         store.ask_to_renew(["a", "b"], 5.0)
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     (renew,) = cloud.messages("a", Renew)
     assert cloud.messages("b", Renew) == []
     return renew

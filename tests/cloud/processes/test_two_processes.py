@@ -114,8 +114,7 @@ def test_a_run_that_begins_anew_between_two_looks_is_another(pair: Pair, tmp_pat
     delete_run(pair.second.store, RUN)
     config = msgspec.structs.replace(CONFIG, seed=CONFIG.seed + 1)
     start_run(pair.second.store, RUN, make_bundle(tmp_path / "another"), config)
-    pair.first.load()
-    pair.first.poll()
+    pair.first.notice()
     pair.go_on()
     assert pair.second.order("b").round == before.round == 1
     assert pair.second.order("b").seed != before.seed
@@ -176,8 +175,7 @@ def test_a_selected_device_of_another_process_that_no_longer_waits_is_drawn(pair
     pair.go_on()
     assert RUN not in pair.first.core.open
     pair.second.say("b", a_hello("b"))
-    pair.first.load()
-    pair.first.poll()
+    pair.first.notice()
     pair.go_on()
     assert pair.second.order("b")
 

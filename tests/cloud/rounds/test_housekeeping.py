@@ -114,8 +114,7 @@ def test_a_lost_update_that_is_one_too_few_is_waited_for(tmp_path: Path) -> None
     for _ in range(3):
         cloud.poll(DISK_RETRY_S)
     assert cloud.summaries() == [] and cloud.run_row().status == "running"
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     cloud.answer("c")
     (summary,) = cloud.summaries()
     assert [device.device for device in summary.devices] == ["a", "c"]

@@ -53,8 +53,7 @@ def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
     start_run(cloud.second_store(), RUN, cloud.bundle, CONFIG)
     cloud.poll()
     assert not cloud.events(RoundOpened)
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     assert cloud.events(RoundOpened) == [RoundOpened(RUN, 1, "train", ("a", "b"))]
 
 
@@ -98,8 +97,7 @@ def test_a_run_whose_strategy_cannot_be_loaded_fails_alone(cloud: Cloud, name: s
     why = note.partition(": ")[2]
     assert cloud.events(RunEnded) == [RunEnded("a-lost", "failed", why)]
     assert [row.status for row in cloud.store.runs()] == ["failed", "running"]
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     cloud.answer("a", "b")
     assert len(cloud.summaries()) == 1 and len(cloud.notes(logging.ERROR)) == 1
 
@@ -223,8 +221,7 @@ def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Pat
     path = tmp_path / "state" / "blobs" / bundle
     whole = path.read_bytes()
     path.write_bytes(b"rot" + whole[3:])
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     assert [event.run for event in cloud.events(RoundOpened)] == [RUN]
     (error,) = cloud.notes(logging.ERROR)
     assert error.startswith(f"run a-broken: its bundle cannot be read: read blob {path}: ")
@@ -237,8 +234,7 @@ def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Pat
     assert len(cloud.notes(logging.ERROR)) == 2
     path.write_bytes(whole)  # the operator brings the backup
     cloud.now += 1
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     assert [event.run for event in cloud.events(RoundOpened)] == [RUN, "a-broken"]
     cloud.now += DISK_RETRY_S
     cloud.load()
@@ -265,8 +261,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     if speaks == "hello":
         assert set(cloud.core.open) == {RUN, "large"}
         cloud.effects.clear()
-        cloud.restart()
-        cloud.hello(codecs=("freeze",))
+        cloud.come_back(codecs=("freeze",))
     if speaks == "poll":  # what the devices could not be sent is an answer, and due at once
         assert cloud.core.timer() == -math.inf
         cloud.poll()
@@ -276,8 +271,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     assert [(e.run, e.status) for e in cloud.events(RunEnded)] == [("large", "failed")]
     assert set(cloud.core.open) == {RUN} and cloud.core.timer() is not None
     assert {order.run for order in cloud.messages("b", Order)} == {RUN}
-    cloud.restart()
-    cloud.hello(codecs=("freeze",))
+    cloud.come_back(codecs=("freeze",))
     cloud.answer("a", "b")
     assert len(cloud.summaries()) == 1 and len(cloud.notes(logging.ERROR)) == 1
 

@@ -335,8 +335,7 @@ def test_a_round_that_settles_with_too_few_updates_ends_the_run(
     assert cloud.events(RunEnded) == [RunEnded(RUN, "failed")]
     assert cloud.notes(logging.ERROR) == [f"run run has failed in round 1: {why}"]
     cloud.poll(1e6)
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     assert len(cloud.events(RoundOpened)) == 1 and cloud.core.open == {}
 
 
@@ -400,8 +399,7 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     for name, order in orders.items():
         (answer,) = cloud.offer(name, small_update(order), order=order)
         assert isinstance(answer, Committed)
-        cloud.restart()
-        cloud.hello()
+        cloud.come_back()
         assert cloud.core.open == {} and cloud.run_row().status == "stopped"
 
 

@@ -185,8 +185,7 @@ def test_a_plan_that_cannot_be_given_ends_a_run(tmp_path: Path, error: ConfigErr
     expected = f"{given.NAME}, b: {error or 'width 3, but the run has 1 bundles'}"
     assert note == f"run run has failed: round 1 cannot be planned: {expected}"
     assert cloud.events(RunEnded) == [RunEnded(RUN, "failed", note.partition(": ")[2])]
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     assert cloud.run_row().status == "failed" and cloud.core.open == {}
 
 
@@ -383,8 +382,7 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     cloud.answer("a")  # an update that sends nothing leaves the device its last mask
     assert mask and cloud.order("b").context == mask
     gives("b", select=UpdateSelection())  # back to the whole: nothing of the other layout is used
-    cloud.restart()
-    cloud.hello(codecs=ALL)
+    cloud.come_back(codecs=ALL)
     sends(cloud, "b", change, _mask(cloud, cloud.order("b")))
     cloud.answer("a")
     for count in (0, LAYOUT.size, 1):  # the first two have no mask of their own

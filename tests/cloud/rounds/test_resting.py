@@ -112,8 +112,7 @@ def cloud(tmp_path: Path) -> Cloud:
 def test_a_device_that_declines_again_rests_longer(cloud: Cloud, restarts: bool) -> None:
     found = declining(cloud, 5)
     if restarts:
-        cloud.restart()
-        cloud.hello()
+        cloud.come_back()
     assert found == [1, 2, 4]
     assert declining(cloud, 14) == [1, 2, 4, 8, 16]
 

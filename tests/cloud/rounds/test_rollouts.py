@@ -359,8 +359,7 @@ def test_a_device_that_answers_late_has_not_failed(tmp_path: Path) -> None:
 
 def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, SMALL, NAMES[:20])
-    fleet.cloud.restart()
-    fleet.cloud.hello()
+    fleet.cloud.come_back()
     assert len(fleet.answer(good)) == 2
     assert len(fleet.answer(good)) == 10
     assert fleet.cloud.store.roll_back(RUN, "why")[1]

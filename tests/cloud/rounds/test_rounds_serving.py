@@ -151,8 +151,7 @@ def test_a_resumed_run_takes_newcomers_in(ended: Cloud) -> None:
     ended.hello("c")
     config = resume_run(ended.store, RUN, 3)
     assert (config.total_rounds, config.training_rounds(2)) == (4, 1)
-    ended.restart()
-    ended.hello()
+    ended.come_back()
     assert ended.run_row().status == RUNNING
     first = ended.messages("c", Order)[0]
     bitmap = to_bitmap(range(first.model.count), first.model.count)

@@ -52,8 +52,7 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cloud.poll()
     assert cloud.order("a").round == 2 and len(decoded) == 2
     monkeypatch.setattr(Memory, "of_machine", lambda: Memory(0))
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     decoded.clear()
     cloud.answer("a", "b")
     assert cloud.order("a").round == 3

@@ -92,8 +92,7 @@ def test_old_rounds_keep_their_summaries_alone(tmp_path: Path) -> None:
     assert found == Pruned((), 4 * (2 + 2 + 2))
     assert [len(cloud.store.orders(RUN, n)) for n in (1, 4, 5, 14, 15)] == [0, 0, 2, 2, 2]
     assert len(cloud.summaries()) == 14 and len(cloud.store.rounds(RUN)) == 15
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     cloud.answer("a")
     assert cloud.run_row().status == FINISHED
     (answer,) = cloud.offer("a", small_update(late, seed=1), order=late)
@@ -114,8 +113,7 @@ def test_six_runs_leave_the_space_of_one(tmp_path: Path, monkeypatch: pytest.Mon
         bundle = make_bundle(tmp_path / str(number), init=random_theta(number))
         config = msgspec.structs.replace(CONFIG, evaluate=False)
         start_run(cloud.store, f"r{number}", bundle, config)
-        cloud.restart()
-        cloud.hello()
+        cloud.come_back()
         for round_ in range(2):
             for seed, name in enumerate("ab"):
                 theta = random_theta(100 * number + 10 * round_ + seed)

@@ -143,7 +143,6 @@ def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path) -> None:
     Recorder(cloud.core, cloud.wall).poll(cloud.now)
     assert reader.read(cloud.now).runs[0].why == "needs 2 devices online with site=lab, 1 is"
     cloud.second_store().tag(["e"], {"site": "lab"})
-    cloud.load()
-    cloud.poll()
+    cloud.notice()
     (opened,) = cloud.events(RoundOpened)
     assert opened.cohort == ("a", "e")

@@ -193,6 +193,5 @@ def test_what_it_gives_back_ends_its_run_and_not_the_service(tmp_path: Path, ste
     where = "got str - at `$.arrays[...]`" if step == "plan" else "got `str` - at `$.groups[...]`"
     (note,) = cloud.notes(logging.ERROR)
     assert cloud.run_row().status == "failed" and where in note
-    cloud.restart()
-    cloud.hello()
+    cloud.come_back()
     assert cloud.run_row().status == "failed" and cloud.core.open == {}

@@ -71,16 +71,14 @@ def test_the_first_round_of_a_pass_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "timeout_s", "expected"),
+    ("code", "limit_s", "said"),
     [
         ("print('why'); raise SystemExit(3)", 60.0, "work: exit status 3, see .*work.log"),
         ("import time; time.sleep(60)", 0.5, "work: not finished after 0 s"),
     ],
 )
-def test_what_fails_is_unavailable(
-    tmp_path: Path, code: str, timeout_s: float, expected: str
-) -> None:
+def test_what_fails_is_unavailable(tmp_path: Path, code: str, limit_s: float, said: str) -> None:
     log = tmp_path / "work.log"
-    with pytest.raises(environments.Unavailable, match=expected):
-        environments.output("work", [sys.executable, "-c", code], log, timeout_s)
+    with pytest.raises(environments.Unavailable, match=said):
+        environments.output("work", [sys.executable, "-c", code], log, limit_s)
     assert not log.exists() or log.read_text() == "why\n"

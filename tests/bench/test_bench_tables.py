@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.emulate.sample import SAMPLE
 from tools.bench import gains, gains_figure, methods, mixes, tables
 from tools.bench.harness import RESULTS, BadOption
 
@@ -15,7 +16,6 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.result import Result, read_json
 from sedge_protocol.errors import DataError
 
-_SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
 FLEET = """\
 devices = 12
 seed = 1
@@ -35,7 +35,7 @@ BEST = {"alone": 0.3, "FedAvg": 0.5}
 
 
 class Fleet:
-    """Stands for the emulator; ``played`` are the cells in turn, as strategy, seed and rate."""
+    """Stands for the emulator; ``cells`` are those played in turn, as strategy, seed and rate."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.out = folder / "mine.toml", folder / "out"
@@ -50,12 +50,12 @@ class Fleet:
         assert strategy.training is not None
         rate = strategy.training.learning_rate
         self.cells.append((strategy.title, config.seed, rate))
-        (some, *_rest) = _SAMPLE.strategies
+        (some, *_rest) = SAMPLE.strategies
         after = 0.9 - abs(rate - BEST[strategy.title])
         devices = [replace(device, after=after) for device in some.devices]
         played = replace(some, name=strategy.title, devices=devices)
         settings = msgspec.json.decode(msgspec.json.encode(config))
-        return replace(_SAMPLE, seed=config.seed, strategies=[played], settings=settings)
+        return replace(SAMPLE, seed=config.seed, strategies=[played], settings=settings)
 
     def measure(self, **options: Any) -> Comparison:
         self.cells.clear()
@@ -63,16 +63,15 @@ class Fleet:
         return msgspec.convert(found["mine"], Comparison)
 
 
-def test_rates_are_chosen_once_and_cells_are_run_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(tmp_path, monkeypatch)
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    return Fleet(tmp_path, monkeypatch)
+
+
+def test_rates_are_chosen_once_and_cells_are_run_once(fleet: Fleet) -> None:
     found = fleet.measure(seeds=(1, 2), methods=("alone",))
-    assert fleet.cells == [
-        *[("alone", 1, rate) for rate in (0.03, 0.1, 0.3)],
-        ("alone", 1, 0.3),
-        ("alone", 2, 0.3),
-    ]
+    tried = [("alone", 1, rate) for rate in (0.03, 0.1, 0.3)]
+    assert fleet.cells == [*tried, ("alone", 1, 0.3), ("alone", 2, 0.3)]
     assert [(row.name, row.seeds) for row in found.strategies] == [("alone", [1, 2])]
     found = fleet.measure(seeds=(1,))
     assert fleet.cells == [("FedAvg", 1, rate) for rate in (0.15, 0.5, 1.5, 0.5)]
@@ -82,10 +81,7 @@ def test_rates_are_chosen_once_and_cells_are_run_once(
     assert read_json(kept).strategies[0].devices[0].before == 0.9
 
 
-def test_a_cell_of_another_configuration_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(tmp_path, monkeypatch)
+def test_a_cell_of_another_configuration_is_named(fleet: Fleet) -> None:
     fleet.measure(seeds=(1,), methods=("FedAvg",))
     fleet.path.write_text(FLEET.replace("devices = 12", "devices = 11"))
     with pytest.raises(DataError, match=r"rate\.json: .* devices is 12, expected 11; delete it"):
@@ -107,9 +103,8 @@ def test_every_fleet_file_has_the_methods() -> None:
 
 
 def test_a_share_of_the_past_is_tried_as_a_rate_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = Fleet(tmp_path, monkeypatch)
     fleet.path.write_text(FLEET.replace('name = "fedavg"', 'name = "blended"'))
     tried: list[tuple[object, float, float]] = []
 
@@ -139,13 +134,11 @@ def test_blended_has_the_share_that_was_chosen_on_held_out_examples() -> None:
 
 
 def test_the_first_table_has_the_methods_that_ran_under_every_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = Fleet(tmp_path, monkeypatch)
-    monkeypatch.setattr(methods, "SETS", {"mine": fleet.path})
-    monkeypatch.setattr(methods, "TITLES", {"mine": "my data"})
-    monkeypatch.setattr(methods, "CELLS", fleet.out / "kept")
-    monkeypatch.setattr(methods, "SEEDS", (1, 2))
+    mine = {"SETS": {"mine": fleet.path}, "TITLES": {"mine": "my data"}, "SEEDS": (1, 2)}
+    for name, value in {**mine, "CELLS": fleet.out / "kept"}.items():
+        monkeypatch.setattr(methods, name, value)
     fleet.measure(seeds=(1, 2), methods=("alone",))
     fleet.measure(seeds=(2,), methods=("FedAvg",))  # its rate by the file's seed
     about, _, head, _, *rows = methods.overview()
@@ -163,13 +156,14 @@ def test_gains_are_counted_on_training_alone_and_kept(
 
     def play(config: EmulationConfig, *_: object) -> Result:
         played.append(config)
-        (some, *_rest) = _SAMPLE.strategies
+        (some, *_rest) = SAMPLE.strategies
         value = after[config.strategies[0].title] + 0.01 * config.seed
         devices = [replace(device, before=0.1, after=value) for device in some.devices]
-        return replace(_SAMPLE, strategies=[replace(some, devices=devices)])
+        return replace(SAMPLE, strategies=[replace(some, devices=devices)])
 
     monkeypatch.setattr(gains, "played", play)
-    ask: dict[str, Any] = {"splits": ("dir-0.1",), "out": tmp_path, "kept": tmp_path / "gains.json"}
+    kept = tmp_path / "gains.json"
+    ask: dict[str, Any] = {"splits": ("dir-0.1",), "out": tmp_path, "kept": kept}
     found = gains.measure(sizes=(200,), seeds=(1, 2), **ask)
     assert len(played) == 8
     data = played[0].data
@@ -178,13 +172,11 @@ def test_gains_are_counted_on_training_alone_and_kept(
     assert words == ["+10.0 points, 2 seeds", "+5.0 points, 2 seeds", "-10.0 points, 2 seeds"]
     gains.measure(sizes=(20, 200), seeds=(1,), **ask)
     assert len(played) == 8 + 4
-    ((path, svg),) = gains_figure.drawn(tmp_path / "gains.json")
+    ((path, svg),) = gains_figure.drawn(kept)
     assert path.name == "gains-dir-0.1.svg"
     assert all(f">{name}</text>" in svg for name in ("FedAvg", "FedOBP", "FedPURIN"))
     with pytest.raises(BadOption, match="--splits: found 'dir-3', expected one of"):
-        gains.measure(splits=("dir-3",), out=tmp_path, kept=tmp_path / "gains.json")
-    (tmp_path / "gains.json").write_text(
-        (tmp_path / "gains.json").read_text().replace('"mlp"', '"avgcnn"')
-    )
+        gains.measure(**ask | {"splits": ("dir-3",)})
+    kept.write_text(kept.read_text().replace('"mlp"', '"avgcnn"'))
     with pytest.raises(DataError, match=r"gains\.json: .* model\.name is 'avgcnn', expected 'mlp'"):
         gains.measure(sizes=(200,), **ask)

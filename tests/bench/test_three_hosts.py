@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.fleet import failing
 from tools.bench.three_hosts import __main__, checks, network
 from tools.bench.three_hosts.checks import Course
 from tools.bench.three_hosts.network import Network
@@ -78,16 +79,11 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert network.missing() == "the three hosts are network namespaces: run this as root"
 
 
-def test_what_cannot_be_played_is_a_row_and_leaves_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: Network) -> None:
-        raise RuntimeError("no PostgreSQL\nto start")
-
-    monkeypatch.setattr(__main__, "open_servers", fail)
+def test_what_cannot_be_played_is_a_row_and_leaves_its_log(tmp_path: Path) -> None:
     options = argparse.Namespace(hosts=3, devices=8)
     given = Network.__new__(Network), tmp_path, options, tmp_path
-    row = __main__.attempted(*given, "leader-killed", 3, {})
+    with failing(__main__, "open_servers", RuntimeError("no PostgreSQL\nto start")):
+        row = __main__.attempted(*given, "leader-killed", 3, {})
     assert not row.good and row.wrong == "RuntimeError: no PostgreSQL to start"
     assert "no PostgreSQL" in (tmp_path / "error.log").read_text()
 

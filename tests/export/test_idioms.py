@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tests.export.layers import Beside, Lambda
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,39 +33,10 @@ class Idiom(nn.Module):
         self.register_buffer("table", torch.rand(UNITS, UNITS))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (B, F) of x (B, 6, 8)."""
-        return self.function(self, self.layer(x[:, 0])).flatten(1)
+        return self.function(self, self.layer(x[:, 0]))
 
 
 Function: TypeAlias = Callable[[Idiom, Tensor], Tensor]
-
-
-class Masked(nn.Module):
-    """A layer over time and the keyword arguments that it is called with, made in ``forward``."""
-
-    def __init__(self, layer: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layer, self.call = layer, call
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features (B, F) of x (B, 6, 8)."""
-        return self.call(self.layer, x).flatten(1)
-
-
-class Branches(nn.Module):
-    """Idioms on the same input, and a classifier."""
-
-    def __init__(self, branches: list[nn.Module]) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-        self.classifier = nn.LazyLinear(3)
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            self.eval()(torch.zeros(BATCH, 6, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 3)."""
-        outputs: Tensor = self.classifier(torch.cat([branch(x) for branch in self.branches], 1))
-        return outputs
 
 
 def causal() -> Tensor:
@@ -168,11 +140,7 @@ class Rectified(torch.autograd.Function):
 rectified: Callable[[Tensor], Tensor] = Rectified.apply
 
 
-def doubled(_layer: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    return 2 * output
-
-
-def hooked(layer: nn.Module, x: Tensor) -> Tensor:
+def hooked(layer: Any, x: Tensor) -> Tensor:
     """Installs a hook when it is first called and remembers that it has, as transformers' models do."""
 
     def doubled(_layer: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -216,24 +184,27 @@ FUNCTIONS: dict[str, Function] = {
     "alpha dropout": drawn(lambda m, z: F.alpha_dropout(z, 0.3, training=True)),
     "dropout bound at import": lambda m, z: dropout(z, 0.2, m.training),
 }
-MASKED: list[Callable[[], nn.Module]] = [
-    lambda: Masked(nn.Linear(8, 2), hooked),
-    lambda: Masked(encoder(), lambda layer, x: layer(x, mask=causal())),
-    lambda: Masked(
-        nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
-        lambda layer, x: layer(x, x, tgt_mask=causal()),
-    ),
-    lambda: Masked(
-        nn.LSTM(8, 8, 2, dropout=0.2, batch_first=True), lambda layer, x: layer(x)[0][:, -1]
-    ),
-]
+
+
+def over_time() -> list[nn.Module]:
+    """Layers over time, with keyword arguments that are made in ``forward``."""
+    transformer = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    lstm = nn.LSTM(8, 8, 2, dropout=0.2, batch_first=True)
+    return [
+        Lambda(hooked, nn.Linear(8, 2)),
+        Lambda(lambda layer, x: layer(x, mask=causal()), encoder()),
+        Lambda(lambda layer, x: layer(x, x, tgt_mask=causal()), transformer),
+        Lambda(lambda layer, x: layer(x)[0][:, -1], lstm),
+    ]
 
 
 def test_idioms(tmp_path: Path) -> None:
     torch.manual_seed(0)
     compiled: Callable[[Tensor], Tensor] = torch.compile(torch.sin, backend="eager")
     functions: list[Function] = [*FUNCTIONS.values(), lambda m, z: compiled(z)]
-    model = Branches([*map(Idiom, functions), *(build() for build in MASKED)])
+    model = nn.Sequential(Beside(*map(Idiom, functions), *over_time()), nn.LazyLinear(3))
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        model.eval()(torch.zeros(BATCH, 6, 8))
     manifest = export(
         model, torch.randn(BATCH, 6, 8), batch_size=BATCH, name="idioms", num_classes=3,
         folder=tmp_path,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec.structs import replace
+from tests.export.layers import Body, Lambda
 from torch import Tensor, nn
 
 from sedge_edge.backends.guided_losses import GUIDED_LOSSES
@@ -17,16 +18,13 @@ from sedge_protocol.wire import bundle
 
 torch.set_num_threads(1)
 
+HERE = "tests.export.command_line.test_export_cli"
+
 
 def arguments(folder: Path, **changes: str) -> list[str]:
     """A small good command line."""
-    options = {
-        "sample-shape": "1,28,28",
-        "batch-size": "2",
-        "num-classes": "10",
-        "name": "m",
-        "out": str(folder),
-    } | {key.replace("_", "-"): value for key, value in changes.items()}
+    options = {"sample-shape": "1,28,28", "batch-size": "2", "num-classes": "10", "name": "m"}
+    options |= {"out": str(folder)} | {k.replace("_", "-"): value for k, value in changes.items()}
     model = options.pop("model", "sedge_export.models:mlp")
     return [model, *(f"--{key}={value}" for key, value in options.items())]
 
@@ -62,41 +60,20 @@ def test_export_and_show(made: Made, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.strip() == printed.strip()
 
 
-class Shares(nn.Module):
-    """A layer on each row's shares of its sum: NaN for a row of zeros."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 3) of rows (B, 4)."""
-        found: Tensor = self.layer(x / x.sum(1, keepdim=True))
-        return found
-
-
 def test_memory_is_measured_on_rows_that_the_model_takes(tmp_path: Path) -> None:
+    """A row's shares of its sum are NaN for a row of zeros."""
+    shares = Lambda(lambda layer, x: layer(x / x.sum(1, keepdim=True)), nn.Linear(4, 3))
     manifest = export(
-        Shares(),
-        torch.rand(4, 4) + 1,
-        batch_size=4,
-        name="m",
-        num_classes=3,
-        folder=tmp_path,
-        measure=True,
-        guided=GUIDED_LOSSES["fedlc"],
-    )
+        shares, torch.rand(4, 4) + 1, batch_size=4, name="m", num_classes=3, folder=tmp_path,
+        measure=True, guided=GUIDED_LOSSES["fedlc"],
+    )  # fmt: skip
     measured = [program.name for program in manifest.programs if program.memory_bytes > 1]
     assert measured == ["gradient", "guided"]
 
 
-def test_the_classes_have_names(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_classes_have_names(made: Made) -> None:
     assert bundle.load(made[0] / "b")[0].manifest.labels == tuple("abcdefghij")
     assert "10 classes: a, b, c" in made[1]
-    assert main(arguments(tmp_path / "c", labels="a,b")) == 3
-    assert "2 labels, expected 10, one for each class" in capsys.readouterr().err
 
 
 def test_a_bundle_without_programs(
@@ -136,29 +113,15 @@ def test_a_form_for_each_width(made: Made, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.strip() == printed.split("\n\n")[-1].strip()
 
 
-@pytest.mark.parametrize(
-    "widths", ["0.25,0.5", "0,0.5,0.25", "0,1", "0,0.5,0.5", "-0.5", "0,x", ""]
-)
-def test_widths_that_are_none(widths: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments(tmp_path / "b", widths=widths))
-    assert caught.value.code == 2
-    assert not list(tmp_path.iterdir())
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-def test_a_model_of_one_width(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "linear_model.py").write_text(
-        "from torch import nn\n"
-        "def build():\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert main(arguments(tmp_path / "b", model="linear_model:build")) == 0
+def test_a_model_of_one_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path / "b", model=f"{HERE}:linear")) == 0
     assert re.search("axes +none: it has a single width", capsys.readouterr().out)
     assert bundle.load(tmp_path / "b")[0].manifest.axes is None
-    assert main(arguments(tmp_path / "c", model="linear_model:build", widths="0,0.5")) == 3
+    assert main(arguments(tmp_path / "c", model=f"{HERE}:linear", widths="0,0.5")) == 3
     assert "nothing can be narrowed" in capsys.readouterr().err
 
 
@@ -169,127 +132,110 @@ def test_same_seed_gives_same_model(made: Made, tmp_path: Path) -> None:
     assert again == bundle.load(made[0] / "b")[1].tobytes() != other
 
 
-def test_tokens_that_the_model_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tokens_model.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "def build():\n"
-        "    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 10))\n"
-        "def rows(row):\n"
-        "    x = torch.arange(180).reshape(60, 3) % 9\n"
-        "    x[row, 2] = 12\n"
-        "    return x, torch.arange(60) % 10\n"
-        "def first(): return rows(3)\n"
-        "def later(): return rows(50)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    options = {"sample_shape": "3", "vocabulary": "9", "model": "tokens_model:build"}
+def reader() -> nn.Module:
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 10))
+
+
+def unknown(row: int = 3) -> tuple[Tensor, Tensor]:
+    """Tokens and labels; one of the row is unknown."""
+    x = torch.arange(180).reshape(60, 3) % 9
+    x[row, 2] = 12
+    return x, torch.arange(60) % 10
+
+
+def unknown_later() -> tuple[Tensor, Tensor]:
+    return unknown(50)
+
+
+def test_tokens_that_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"sample_shape": "3", "vocabulary": "9", "model": f"{HERE}:reader"}
     assert main(arguments(tmp_path / "b", **options)) == 0
     manifest = bundle.load(tmp_path / "b")[0].manifest
     assert (manifest.input.dtype, manifest.vocabulary) == ("int64", 9)
     capsys.readouterr()
     known = "but the model knows 0 to 8: use one of these for all others"
     for changes, message in (
-        (
-            {"vocabulary": "12"},
-            rf"--vocabulary: larger than the model's: sample_input\[1, 2\] is 11, {known}",
-        ),
-        ({"data": "tokens_model:first"}, rf"real_data: x\[3, 2\] is 12, {known}"),
-        ({"data": "tokens_model:later"}, rf"real_data: x\[50, 2\] is 12, {known}"),
+        ({"vocabulary": "12"}, "--vocabulary: larger than the model's: sample_input[1, 2] is 11"),
+        ({"data": f"{HERE}:unknown"}, "real_data: x[3, 2] is 12"),
+        ({"data": f"{HERE}:unknown_later"}, "real_data: x[50, 2] is 12"),
     ):
         assert main(arguments(tmp_path / "c", **options | changes)) == 3
-        assert re.fullmatch(rf"sedge-export: {message}\n", capsys.readouterr().err)
+        assert capsys.readouterr().err == f"sedge-export: {message}, {known}\n"
     words = ["personal", options["model"], f"--weights={tmp_path / 'b'}", "--int8"]
-    words += ["--sample-shape=3", "--vocabulary=9", "--data=tokens_model:later"]
+    words += ["--sample-shape=3", "--vocabulary=9", f"--data={HERE}:unknown_later"]
     assert main([*words, f"--out={tmp_path / 'm.onnx'}"]) == 3
     assert f"data: x[50, 2] is 12, {known}" in capsys.readouterr().err
 
 
-def test_a_class_and_numbers_are_one_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def two_heads() -> nn.Module:
+    return nn.Linear(4, 5)
+
+
+def both(output: Tensor, y: Tensor) -> Tensor:
+    """The loss of a class and of two numbers."""
+    classes = nn.functional.cross_entropy(output[:, :3], y[:, 0].long(), reduction="none")
+    return classes + (output[:, 3:] - y[:, 1:]).square().mean(1)
+
+
+def of_both() -> tuple[Tensor, Tensor]:
+    return torch.randn(30, 4), torch.cat([torch.arange(30)[:, None] % 3, torch.randn(30, 2)], 1)
+
+
+def test_a_class_and_numbers_are_one_target(tmp_path: Path) -> None:
     """Which the loss takes apart; random numbers are no classes, so that y is the user's rows."""
-    (tmp_path / "two_targets.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "from torch.nn import functional\n"
-        "def build(): return nn.Linear(4, 5)\n"
-        "def loss(output, y):\n"
-        "    classes = functional.cross_entropy(output[:, :3], y[:, 0].long(), reduction='none')\n"
-        "    return classes + (output[:, 3:] - y[:, 1:]).square().mean(1)\n"
-        "def rows():\n"
-        "    return torch.randn(30, 4), torch.cat([torch.arange(30)[:, None] % 3, torch.randn(30, 2)], 1)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
     options = {"sample_shape": "4", "num_classes": "0", "target": "float", "target_shape": "3"}
-    own = {part: f"two_targets:{name}" for part, name in
-           (("model", "build"), ("loss", "loss"), ("data", "rows"))}  # fmt: skip
+    own = {"model": f"{HERE}:two_heads", "loss": f"{HERE}:both", "data": f"{HERE}:of_both"}
     assert main(arguments(tmp_path / "b", **options, **own)) == 0
     target = bundle.load(tmp_path / "b")[0].manifest.target
     assert target == bundle.TensorSpec("float32", (3,))
 
 
+def embedded(table: Body, x: Tensor) -> Tensor:
+    """Ten numbers and three codes."""
+    return torch.cat([x[:, :10], table(x[:, 10:].long()).flatten(1)], 1)
+
+
+def model_of_codes() -> nn.Module:
+    return nn.Sequential(Lambda(embedded, nn.Embedding(20, 4)), nn.Linear(22, 10))
+
+
+def coded() -> tuple[Tensor, Tensor]:
+    codes = torch.randint(20, (64, 3)).float()
+    return torch.cat([30 * torch.randn(64, 10), codes], 1), torch.randint(10, (64,))
+
+
 def test_category_codes_among_numbers_need_real_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Random numbers are no codes; nor is one column's code valid in another."""
-    (tmp_path / "coded_model.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "class Model(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.codes, self.head = nn.Embedding(20, 4), nn.Linear(22, 10)\n"
-        "    def forward(self, x):\n"
-        "        codes = self.codes(x[:, 10:].long()).flatten(1)\n"
-        "        return self.head(torch.cat([x[:, :10], codes], 1))\n"
-        "def rows():\n"
-        "    x = 30 * torch.randn(64, 13)\n"
-        "    x[:, 10:] = torch.randint(20, (64, 3)).float()\n"
-        "    return x, torch.randint(10, (64,))\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    options = {"sample_shape": "13", "model": "coded_model:Model"}
+    options = {"sample_shape": "13", "model": f"{HERE}:model_of_codes"}
     assert main(arguments(tmp_path / "b", **options)) == 3
     assert "IndexError: index out of range in self; the sample is random" in capsys.readouterr().err
-    assert main(arguments(tmp_path / "b", **options, data="coded_model:rows")) == 0
+    assert main(arguments(tmp_path / "b", **options, data=f"{HERE}:coded")) == 0
     assert bundle.load(tmp_path / "b")[0].manifest.verification is not None
 
 
 @pytest.mark.parametrize(
     ("changes", "status", "pattern"),
     [
-        (
-            {"model": "no.such.module:f"},
-            2,
-            "model: found 'no.such.module:f', expected module:function",
-        ),
+        ({"model": "no.such.module:f"}, 2, "model: found 'no.such.module:f', expected module:fun"),
         ({"model": "sedge_export.models:nothing"}, 2, "nothing"),
         ({"model": "sedge_export.models"}, 2, "expected module:function"),
         ({"model": "pathlib:Path"}, 2, "expected an nn.Module, not a"),
-        (
-            {"sample_shape": "3"},
-            3,
-            "fails on the sample input .*; the sample is random numbers of .* --data .* your rows",
-        ),
+        ({"sample_shape": "3"}, 3, "fails on the sample input .*; the sample is random .* --data "),
         ({"num_classes": "7"}, 3, "expected float32"),
+        ({"labels": "a,b"}, 3, "2 labels, expected 10, one for each class"),
         ({"class_weights": ",".join("0" * 10)}, 3, "loss: all class weights are 0"),
     ],
 )
 def test_error_is_one_line(
-    changes: dict[str, str],
-    status: int,
-    pattern: str,
-    tmp_path: Path,
+    changes: dict[str, str], status: int, pattern: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     assert main(arguments(tmp_path / "b", **changes)) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert re.fullmatch(r"sedge-export: .*\n", captured.err)
-    assert re.search(pattern, captured.err)
+    printed, complaint = capsys.readouterr()
+    assert printed == "" and re.fullmatch(r"sedge-export: .*\n", complaint)
+    assert re.search(pattern, complaint)
     assert not (tmp_path / "b").exists()
 
 
@@ -307,9 +253,13 @@ def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "a folder that sedge-export wrote" in capsys.readouterr().err
 
 
+NO_WIDTHS = ("0.25,0.5", "0,0.5,0.25", "0,1", "0,0.5,0.5", "-0.5", "0,x", "")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        *({"widths": widths} for widths in NO_WIDTHS),
         {"sample_shape": "1,x"},
         {"tolerance": "inf"},
         {"tolerance": "0"},

@@ -57,25 +57,16 @@ def test_named_arrays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_numbers_and_a_metric_of_ones_own(folder: Path) -> None:
     (folder / "rated_arrays.py").write_text(NAMED)
-    words = (
-        "bundle",
-        "rated_arrays:initial",
-        "--sample-shape",
-        "4",
-        "--batch-size",
-        "8",
-        "--name",
-        "r",
-    )
-    made = "--out", str(folder / "made")
-    assert main([*words, *made, "--target-shape", "1", "--metric", "rmse:lower"]) == 0
+    options = ("--sample-shape=4", "--batch-size=8", "--name=r", f"--out={folder / 'made'}")
+    words = ["bundle", "rated_arrays:initial", *options]
+    assert main([*words, "--target-shape", "1", "--metric", "rmse:lower"]) == 0
     manifest = load(folder / "made")[0].manifest
     assert (manifest.target, manifest.num_classes) == (TensorSpec("float32", (1,)), 0)
     assert manifest.metric == Metric("rmse", "lower")
-    assert main([*words, *made]) == 0
+    assert main(words) == 0
     manifest = load(folder / "made")[0].manifest
     assert (manifest.target, manifest.metric.name) == (None, "loss")
-    assert main([*words, *made, "--target-shape", "4", "--num-classes", "2"]) == 0
+    assert main([*words, "--target-shape", "4", "--num-classes", "2"]) == 0
     manifest = load(folder / "made")[0].manifest
     assert (manifest.target, manifest.num_classes) == (TensorSpec("int64", (4,)), 2)
 
@@ -113,8 +104,7 @@ def test_what_are_no_parameters(
     (folder / f"{name}.py").write_text(f"import numpy as np\ndef initial():\n    {body}\n")
     assert bundle(f"{name}:initial", folder) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"sedge-export: {name}:initial: ")
-    assert text in error
+    assert error.startswith(f"sedge-export: {name}:initial: ") and text in error
     assert not (folder / "made").exists()
 
 
@@ -123,13 +113,10 @@ def test_a_function_that_is_not_there(folder: Path, capsys: pytest.CaptureFixtur
     assert "there is no module nowhere_at_all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [("--sample-shape", "2,x"), ("--batch-size", "0"), ("--num-classes", "-1")]
-)
-def test_numbers_that_are_none(words: tuple[str, str], folder: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
-        bundle("any:initial", folder, *words)
-    assert ended.value.code == 2
+@pytest.mark.parametrize("word", ["--sample-shape=2,x", "--batch-size=0", "--num-classes=-1"])
+def test_numbers_that_are_none(word: str, folder: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bundle("any:initial", folder, word)
 
 
 # As where there is no torch.
@@ -158,8 +145,5 @@ def test_it_needs_no_torch(folder: Path) -> None:
     status, shown, error = without_torch(folder, "--help")
     assert (status, error) == (0, "") and "usage: sedge-export" in shown
     exported = without_torch(folder, "model:net", *words, "--num-classes", "2")
-    assert exported == (
-        2,
-        "",
-        "sedge-export: sedge-export needs torch, which is not installed: pip install 'sedge-fl[export]'\n",
-    )
+    expected = "sedge-export needs torch, which is not installed: pip install 'sedge-fl[export]'"
+    assert exported == (2, "", f"sedge-export: {expected}\n")

@@ -38,29 +38,21 @@ def masked(z: Tensor) -> Tensor:
 
 
 def short_frames(z: Tensor) -> Tensor:
-    found: Tensor = torch.stft(
-        z, 8, win_length=6, window=WINDOW, center=False, normalized=True, return_complex=True
-    )
-    return torch.view_as_real(found).tanh()
+    options: dict[str, Any] = {"center": False, "normalized": True, "return_complex": True}
+    return torch.view_as_real(torch.stft(z, 8, win_length=6, window=WINDOW, **options)).tanh()
 
 
 fft: Any = torch.fft
 FILTER = torch.randn(9, 2, generator=torch.Generator().manual_seed(2))
-WINDOW = torch.hann_window(6)
-FOR_EXECUTORCH = {
-    "integers": "counts",
-    "masks": "scattered",
-    "products": "with a repeated column",
-}
+WINDOW, COLUMN, real = torch.hann_window(6), torch.arange(4.0)[:, None], torch.view_as_real
+FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "products": "with a repeated column"}
 GROUPS: dict[str, dict[str, Function]] = {
     "integers": {
         "counts": lambda z: z * (z > 0).cumsum(1) + z * (z > 0).int().sum(1, keepdim=True),
         "int16": lambda z: z * (z > 0).short().cumsum(1),
         "int32": lambda z: z * ((z * 3).int() * 2 - 1).float(),
         "quotients": lambda z: z * ((z * 10).int() // 3 + (z * 10).long() % -3),
-        "of floats": lambda z: (
-            z % 0.7 + (z // 0.3).detach() + torch.div(z, 0.5, rounding_mode="trunc")
-        ),
+        "of floats": lambda z: z % 0.7 + (z // 0.3).detach() + z.div(0.5, rounding_mode="trunc"),
         "one of two": lambda z: z * ((z > 0) ^ (z > 1)),
         "uint8 wraps": lambda z: z * ((z > 0).to(torch.uint8) * 200 + 100) / 100,
         "int8 wraps": lambda z: z * ((z > 0).to(torch.int8) * 100 + 100) / 100,
@@ -82,9 +74,7 @@ GROUPS: dict[str, dict[str, Function]] = {
     "Fourier": {
         "magnitudes": lambda z: fft.rfft(z.relu() * (z > 0.5)).abs(),
         "filtered": lambda z: fft.irfft(fft.rfft(z) * torch.view_as_complex(FILTER), n=16),
-        "parts of an odd number": lambda z: torch.view_as_real(
-            fft.rfft(z, n=15, norm="ortho")
-        ).tanh(),
+        "parts of an odd number": lambda z: real(fft.rfft(z, n=15, norm="ortho")).tanh(),
         "of two axes": lambda z: fft.fftn(z.reshape(-1, 4, 4), dim=(1, 2)).real,
         "and back": lambda z: fft.irfft2(fft.rfft2(z.reshape(-1, 4, 4))[..., :2] * 2),
         "of two axes by place": lambda z: fft.irfft2(
@@ -103,9 +93,7 @@ GROUPS: dict[str, dict[str, Function]] = {
         "of each row": lambda z: z * z.prod(1, keepdim=True) + (z > -2).prod(1, keepdim=True),
         "with zeros": lambda z: z.relu()[:, 1:].reshape(-1, 5, 3).prod(2),
         "running": lambda z: z.relu().cumprod(1),
-        "with a repeated column": lambda z: (
-            z.reshape(-1, 4, 4) @ torch.arange(4.0)[:, None].expand(4, 3)
-        ),
+        "with a repeated column": lambda z: z.view(-1, 4, 4) @ COLUMN.expand(4, 3),
     },
     "margins": {
         "replicated": lambda z: functional.pad(image(z), (2, 1, 1, 3), mode="replicate"),

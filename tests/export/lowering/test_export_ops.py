@@ -7,45 +7,18 @@ branches of one network, each with parameters of its own.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 import torch
+from tests.export.layers import Beside, Body, Function, Lambda
 from torch import Tensor, nn
 
 from sedge_export import export
 
 torch.set_num_threads(1)
 
-Body: TypeAlias = Callable[..., Tensor]
-Function: TypeAlias = Callable[[Body, Tensor], Tensor]
-
 BATCH, CLASSES = 5, 3
-
-
-class Lambda(nn.Module):
-    """A function of a submodule and the input."""
-
-    def __init__(self, function: Function, body: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        self.body = body
-
-    def forward(self, x: Tensor) -> Tensor:
-        """function(body, x)."""
-        return self.function(self.body, x)
-
-
-class Beside(nn.Module):
-    """Branches on the same input; their outputs are flattened and joined."""
-
-    def __init__(self, *branches: nn.Module) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features (B, F)."""
-        return torch.cat([branch(x).flatten(1) for branch in self.branches], 1)
 
 
 def gate(a: Body, x: Tensor) -> Tensor:
@@ -164,7 +137,6 @@ class Doubled(nn.BatchNorm2d):
     """A batch normalisation with a forward pass of its own."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Twice the normalised input."""
         return 2 * super().forward(input)
 
 
@@ -205,23 +177,22 @@ def begun(x: Tensor, count: int) -> Tensor:
     return torch.stack([x[:, 0, at : at + 5] for at in range(count)])
 
 
+def last_states(a: Body, x: Tensor) -> Tensor:
+    """Those of one direction of an LSTM."""
+    states = a(x.transpose(0, 1), (begun(x, 2), begun(x, 2).tanh()))[1]
+    return torch.cat(list(states), 2)[0]
+
+
 SEQUENCES = [
-    nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
-    nn.TransformerEncoderLayer(
-        8, 2, 16, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-    ),
+    nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
+    nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True),
     # More layers, both ways, in test_recurrent.py.
     Lambda(lambda a, x: a(x)[0], nn.RNN(8, 5, bias=False, batch_first=True)),
     Lambda(
         lambda a, x: a(x.transpose(0, 1), begun(x, 2))[1].transpose(0, 1),
         nn.GRU(8, 5, bidirectional=True),
     ),
-    Lambda(
-        lambda a, x: torch.cat(list(a(x.transpose(0, 1), (begun(x, 2), begun(x, 2).tanh()))[1]), 2)[
-            0
-        ],
-        nn.LSTM(8, 5, bidirectional=True, bias=False),
-    ),
+    Lambda(last_states, nn.LSTM(8, 5, bidirectional=True, bias=False)),
     Lambda(lambda a, x: a(x)[0], nn.RNN(8, 5, nonlinearity="relu", batch_first=True)),
 ]
 NETWORKS: dict[str, Callable[[], nn.Module]] = {

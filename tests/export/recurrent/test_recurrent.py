@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from tests.export.layers import Lambda
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -36,14 +37,11 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "begun"),
-    [
-        *((name, 5, True) for name in LAYERS),
-        ("rnn", 1, False),
-        ("lstm, two layers both ways", 1, False),
-    ],
-)
+CASES = [(name, 5, True) for name in LAYERS]
+CASES += [("rnn", 1, False), ("lstm, two layers both ways", 1, False)]
+
+
+@pytest.mark.parametrize(("name", "steps", "begun"), CASES)
 def test_values_and_gradients_are_torchs(name: str, steps: int, begun: bool) -> None:
     of = LAYERS[name]
     rng = torch.Generator().manual_seed(1)
@@ -102,9 +100,8 @@ class Packed(nn.Module):
         listed = pack_padded_sequence(x, [steps] * rows, batch_first=True)
         tensor = torch.full((rows,), steps)
         unsorted = pack_padded_sequence(x, tensor, batch_first=True, enforce_sorted=False)
-        outputs, _ = pad_packed_sequence(
-            self.lstm(unsorted)[0], batch_first=True, total_length=steps + 2
-        )
+        packed = self.lstm(unsorted)[0]
+        outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=steps + 2)
         found: Tensor = self.head(torch.cat([self.gru(listed)[1][0], outputs.flatten(1)], 1))
         return found
 
@@ -115,14 +112,6 @@ def test_packed_sequences_of_all_steps(tmp_path: Path) -> None:
     export(Packed(), sample, batch_size=BATCH, name="m", num_classes=3, folder=tmp_path)
 
 
-def shorter(_x: Tensor) -> list[int]:
-    return [5] * BATCH
-
-
-def whole(_x: Tensor) -> list[int]:
-    return [6] * BATCH
-
-
 def counted(x: Tensor) -> Tensor:
     return (x[..., 0] > 9).sum(1) + 6
 
@@ -130,9 +119,9 @@ def counted(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("lengths", "projected", "pattern"),
     [
-        (shorter, 0, r"test_recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
+        (lambda x: [5] * BATCH, 0, r"recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
         (counted, 0, r"lengths that depend on the data.*output\.gather"),
-        (whole, 1, "packed sequence in an LSTM with projected states, expected proj_size=0"),
+        (lambda x: [6] * BATCH, 1, "packed .* LSTM with projected states, expected proj_size=0"),
     ],
 )
 def test_packed_sequences_that_are_refused(
@@ -154,27 +143,14 @@ def test_a_sequence_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exported(6, tmp_path)
 
 
-class Last(nn.Module):
-    """The last step of a GRU, and a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.GRU(INPUTS, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(self.layer(x)[0][:, -1])
-        return found
-
-
 def exported(steps: int, folder: Path) -> tuple[BundleManifest, dict[str, list[str]]]:
-    """The manifest, and the operators of each program."""
+    """The manifest of a GRU's last step and a classifier, and the operators of each program."""
     torch.manual_seed(0)
-    sample = torch.randn(BATCH, steps, INPUTS)
-    manifest = export(Last(), sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
-    files = {program.name: folder / program.file for program in manifest.programs}
-    return manifest, {
-        name: [node.op_type for node in onnx.load(file).graph.node] for name, file in files.items()
-    }
+    last = Lambda(lambda gru, x: gru(x)[0][:, -1], nn.GRU(INPUTS, 8, batch_first=True))
+    model, sample = nn.Sequential(last, nn.Linear(8, 3)), torch.randn(BATCH, steps, INPUTS)
+    manifest = export(model, sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
+    graphs = {program.name: onnx.load(folder / program.file).graph for program in manifest.programs}
+    return manifest, {name: [n.op_type for n in graph.node] for name, graph in graphs.items()}
 
 
 def test_a_program_has_one_size_for_any_number_of_steps(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ class Tuned(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 3)."""
         found: Tensor = self.head(self.body(x))
         return found
 
@@ -77,9 +76,7 @@ def test_a_model_without_anything_to_train() -> None:
 
 
 @pytest.mark.parametrize("still", [False, True])
-def test_a_bundle_has_the_values_and_its_narrower_form_the_same(
-    tmp_path: Path, still: bool
-) -> None:
+def test_a_bundle_and_its_narrower_form_have_the_values(tmp_path: Path, still: bool) -> None:
     """The head's hidden layer is narrowed; what is frozen is not, and fixes what it touches."""
     torch.manual_seed(1)
     model = Tuned(still)

@@ -33,10 +33,11 @@ PARTS = (
     InputPart("tokens", "int64", (4,)),
 )
 BATCH = 8
+Exported = tuple[Bundle, Theta]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Theta]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("several")
     sample = {name: torch.from_numpy(rows) for name, rows in arrays().items()}
     export(
@@ -46,9 +47,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Theta]:
     return load_bundle(folder)
 
 
-def test_every_backend_trains_on_arrays_by_name(
-    exported: tuple[Bundle, Theta], tmp_path: Path
-) -> None:
+def test_every_backend_trains_on_arrays_by_name(exported: Exported, tmp_path: Path) -> None:
     """In whatever order a file has them; and what predicts takes them by name as well."""
     bundle, theta = exported
     assert bundle.manifest.parts == PARTS
@@ -60,9 +59,8 @@ def test_every_backend_trains_on_arrays_by_name(
     ends: list[Theta] = []
     for backend in ("onnxruntime", "torch"):
         trainer = open_trainer(bundle, backend, 1, code)
-        ends.append(
-            trainer.train(TrainRequest(theta, Training(2, 0.1), 7), data, lambda: False).theta
-        )
+        request = TrainRequest(theta, Training(2, 0.1), 7)
+        ends.append(trainer.train(request, data, lambda: False).theta)
         np.testing.assert_allclose(ends[-1], ends[0], rtol=0, atol=2e-6)
     model = build().eval()
     with torch.no_grad():
@@ -72,35 +70,25 @@ def test_every_backend_trains_on_arrays_by_name(
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
-def test_inputs_that_are_not_the_models_are_named(
-    exported: tuple[Bundle, Theta], tmp_path: Path
-) -> None:
+def test_inputs_that_are_not_the_models_are_named(exported: Exported, tmp_path: Path) -> None:
     manifest, inputs = exported[0].manifest, arrays()
+    table, tokens = inputs["table"], inputs["tokens"]
     for changed, message in (
-        (
-            {"tokens": inputs["tokens"] + np.float32(0.5)},
-            r"tokens float32 \(4,\), but the model takes",
-        ),
-        (
-            {"table": inputs["table"][:, :1]},
-            r"table float32 \(1,\), tokens .*, but the model takes image",
-        ),
-        ({"tokens": inputs["tokens"] + MAX_INTEGER}, f"tokens holds .*at most {MAX_INTEGER}"),
-        ({"table": inputs["table"][1:]}, "table has 23 rows, expected 24"),
+        ({"tokens": tokens + np.float32(0.5)}, r"tokens float32 \(4,\), but the model takes"),
+        ({"table": table[:, :1]}, r"table float32 \(1,\), tokens .*, but the model takes image"),
+        ({"tokens": tokens + MAX_INTEGER}, f"tokens holds .*at most {MAX_INTEGER}"),
+        ({"table": table[1:]}, "table has 23 rows, expected 24"),
     ):
         with pytest.raises(DataError, match=message):
             as_inputs({**inputs, **changed}, manifest, "new.npz")
-    np.savez(tmp_path / "one.npz", x=inputs["table"], y=load()[1])
-    with pytest.raises(
-        DataError, match=r"x has rows of shape \(2,\), but the model expects \(42,\)"
-    ):
+    np.savez(tmp_path / "one.npz", x=table, y=load()[1])
+    expected = r"x has rows of shape \(2,\), but the model expects \(42,\)"
+    with pytest.raises(DataError, match=expected):
         fitting(load_source("one.npz", tmp_path), manifest)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.float32, np.float64])
-def test_the_same_numbers_by_name_in_every_type(
-    exported: tuple[Bundle, Theta], kind: type[np.generic]
-) -> None:
+def test_the_same_numbers_in_every_type(exported: Exported, kind: type[np.generic]) -> None:
     manifest, inputs = exported[0].manifest, arrays()
     inputs["table"] = np.round(inputs["table"] * 10).clip(0)
     expected = as_inputs(inputs, manifest, "new.npz")

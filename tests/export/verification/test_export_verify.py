@@ -35,9 +35,8 @@ IMAGES = torch.randn(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 def smooth() -> nn.Module:
     """A network without a kink."""
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)
-    )
+    features = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Tanh())
+    return nn.Sequential(*features, nn.Flatten(), nn.Linear(64, 3))
 
 
 class Undecided(nn.Module):
@@ -55,8 +54,11 @@ class Undecided(nn.Module):
         return logits + torch.relu(difference)
 
 
+Spoiled = Callable[[Spoil, nn.Module], None]
+
+
 @pytest.fixture
-def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Spoil, nn.Module], None]:
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> Spoiled:
     """Change what each ``gradient`` program returns."""
 
     def use(spoil: Spoil, model: nn.Module) -> None:
@@ -101,18 +103,15 @@ def mistaken(key: str, _layout: Layout, found: Outputs) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        pytest.param(partial(scaled, "0.weight", 0.0), "gradient of '0.weight' is zero", id="lost"),
-        pytest.param(
-            partial(scaled, "4.bias", 1.001), "gradient of '4.bias' is wrong", id="thousandth"
-        ),
-        pytest.param(moved, "gradient of '0.weight' is wrong", id="moved"),
-        pytest.param(partial(mistaken, "loss"), "the loss is wrong", id="loss"),
-        pytest.param(partial(mistaken, "statistics"), "the statistic '1.running_", id="statistic"),
+        (partial(scaled, "0.weight", 0.0), "gradient of '0.weight' is zero"),
+        (partial(scaled, "4.bias", 1.001), "gradient of '4.bias' is wrong"),
+        (moved, "gradient of '0.weight' is wrong"),
+        (partial(mistaken, "loss"), "the loss is wrong"),
+        (partial(mistaken, "statistics"), "the statistic '1.running_"),
     ],
+    ids=["lost", "thousandth", "moved", "loss", "statistic"],
 )
-def test_a_wrong_result_is_seen(
-    spoil: Spoil, message: str, spoiled: Callable[[Spoil, nn.Module], None], tmp_path: Path
-) -> None:
+def test_a_fault_is_seen(spoil: Spoil, message: str, spoiled: Spoiled, tmp_path: Path) -> None:
     model = smooth()
     spoiled(spoil, model)
     with pytest.raises(ExportError, match=f"program 'gradient' disagrees with torch: .*{message}"):
@@ -127,9 +126,7 @@ def once(tensor: str, calls: list[int], layout: Layout, found: Outputs) -> None:
         scaled(tensor, 3.0, layout, found)
 
 
-def test_a_batch_is_replaced_where_a_kink_is_proven(
-    spoiled: Callable[[Spoil, nn.Module], None], tmp_path: Path
-) -> None:
+def test_a_batch_is_replaced_where_a_kink_is_proven(spoiled: Spoiled, tmp_path: Path) -> None:
     calls: list[int] = []
     spoiled(partial(once, "last.weight", calls), Undecided())
     checked = made(Undecided(), tmp_path).verification
@@ -138,23 +135,11 @@ def test_a_batch_is_replaced_where_a_kink_is_proven(
     assert STEPS < len(calls) <= STEPS + MAX_RETRIES
 
 
-def test_no_batch_is_replaced_without_one(
-    spoiled: Callable[[Spoil, nn.Module], None], tmp_path: Path
-) -> None:
+def test_no_batch_is_replaced_without_one(spoiled: Spoiled, tmp_path: Path) -> None:
     model = smooth()
     spoiled(partial(once, "4.weight", []), model)
     with pytest.raises(ExportError, match=r"gradient of '4\.weight' is wrong"):
         made(model, tmp_path)
-
-
-def kink(model: nn.Module) -> str | None:
-    layout = Network(model, CLASSIFICATION).layout
-    batch = PaddedBatch(IMAGES, torch.arange(6) % 3, torch.ones(6), 6)
-    return kinks.found(
-        Eager(model, layout, CLASSIFICATION, kind=torch.float64),
-        Eager(model, layout, CLASSIFICATION),
-        batch,
-    )
 
 
 def pooled(pool: nn.Module) -> nn.Module:
@@ -177,11 +162,15 @@ def pooled(pool: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        pytest.param(smooth(), None, id="none"),
-        pytest.param(Undecided(), "relu", id="relu"),
-        pytest.param(pooled(nn.MaxPool2d(2)), "max_pool2d_with_indices", id="maximum"),
-        pytest.param(pooled(nn.AvgPool2d(2)), None, id="mean"),
+        (smooth(), None),
+        (Undecided(), "relu"),
+        (pooled(nn.MaxPool2d(2)), "max_pool2d_with_indices"),
+        (pooled(nn.AvgPool2d(2)), None),
     ],
+    ids=["none", "relu", "maximum", "mean"],
 )
 def test_kinks_are_proven(model: nn.Module, expected: str | None) -> None:
-    assert kink(model) == expected
+    layout = Network(model, CLASSIFICATION).layout
+    batch = PaddedBatch(IMAGES, torch.arange(6) % 3, torch.ones(6), 6)
+    exact = Eager(model, layout, CLASSIFICATION, kind=torch.float64)
+    assert kinks.found(exact, Eager(model, layout, CLASSIFICATION), batch) == expected

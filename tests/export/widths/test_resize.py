@@ -23,19 +23,19 @@ def cut(layer: nn.Module, *, outputs: int = 0, inputs: int = 0, prefix: int = 0)
     return layer
 
 
+def conv(inputs: int, outputs: int, groups: int = 1) -> dict[str, object]:
+    return {"in_channels": inputs, "out_channels": outputs, "groups": groups}
+
+
+def groups(channels: int, count: int) -> dict[str, object]:
+    return {"num_channels": channels, "num_groups": count}
+
+
 CASES: dict[str, tuple[nn.Module, dict[str, object]]] = {
-    "conv": (
-        cut(nn.Conv2d(8, 6, 3), outputs=3, inputs=4),
-        {"in_channels": 4, "out_channels": 3, "groups": 1},
-    ),
-    "depthwise": (
-        cut(nn.Conv2d(8, 16, 3, groups=8), outputs=6),
-        {"in_channels": 3, "out_channels": 6, "groups": 3},
-    ),
-    "groups": (
-        cut(nn.Conv1d(8, 16, 3, groups=4)),
-        {"in_channels": 8, "out_channels": 16, "groups": 4},
-    ),
+    "conv": (cut(nn.Conv2d(8, 6, 3), outputs=3, inputs=4), conv(4, 3)),
+    "depthwise": (cut(nn.Conv2d(8, 16, 3, groups=8), outputs=6), conv(3, 6, 3)),
+    "groups": (cut(nn.Conv1d(8, 16, 3, groups=4)), conv(8, 16, 4)),
+    "transposed": (cut(nn.ConvTranspose2d(8, 6, 3, bias=False), outputs=4, inputs=3), conv(4, 3)),
     "linear": (cut(nn.Linear(8, 6), outputs=3, inputs=4), {"in_features": 4, "out_features": 3}),
     "batch norm": (cut(nn.BatchNorm2d(6), prefix=3), {"num_features": 3}),
     "instance norm": (cut(nn.InstanceNorm2d(6, affine=True), prefix=3), {"num_features": 3}),
@@ -45,20 +45,12 @@ CASES: dict[str, tuple[nn.Module, dict[str, object]]] = {
     "embedding": (cut(nn.Embedding(9, 6), inputs=3), {"num_embeddings": 9, "embedding_dim": 3}),
     "group norm": (
         cut(nn.GroupNorm(4, 16), prefix=12),
-        {"num_channels": 12, "num_groups": 3},  # of four channels, as before
-    ),
-    "group norm, less than a group": (
-        cut(nn.GroupNorm(2, 16), prefix=4),
-        {"num_channels": 4, "num_groups": 1},
-    ),
-    "group norm, groups that shrink": (
-        cut(nn.GroupNorm(2, 16), prefix=12),
-        {"num_channels": 12, "num_groups": 2},  # of six, no more than before
-    ),
-    "group norm, not affine": (
-        cut(nn.GroupNorm(2, 16, affine=False)),
-        {"num_channels": 16, "num_groups": 2},
-    ),
+        groups(12, 3),
+    ),  # of four channels, as before
+    "group norm, less than a group": (cut(nn.GroupNorm(2, 16), prefix=4), groups(4, 1)),
+    # Of six channels, no more than before.
+    "group norm, groups that shrink": (cut(nn.GroupNorm(2, 16), prefix=12), groups(12, 2)),
+    "group norm, not affine": (cut(nn.GroupNorm(2, 16, affine=False)), groups(16, 2)),
 }
 
 
@@ -67,12 +59,6 @@ def test_attributes(case: str) -> None:
     layer, expected = CASES[case]
     assert {name: getattr(layer, name) for name in expected} == expected
     assert resizable(layer)
-
-
-def test_transposed_convolution() -> None:
-    layer = cut(nn.ConvTranspose2d(8, 6, 3, bias=False), outputs=4, inputs=3)
-    assert isinstance(layer, nn.ConvTranspose2d)
-    assert (layer.in_channels, layer.out_channels) == (4, 3)
 
 
 @pytest.mark.parametrize("channels", [7, 13])

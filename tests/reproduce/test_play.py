@@ -82,8 +82,5 @@ def test_what_was_killed_goes_on_to_the_same_outcome(
         patched.setattr(Log, "observe", killed_after(2))
         with pytest.raises(Killed):
             played(home)
-    kept = {
-        path.name: path.stat().st_mtime_ns for path in home.glob("state/strategy_run/cache/*/*/*")
-    }
-    assert len(kept) == 8
+    assert len(list(home.glob("state/strategy_run/cache/*/*/*"))) == 8
     assert without_times(played(home)) == without_times(whole)

@@ -18,11 +18,8 @@ TARGETS = np.repeat(np.arange(10), 700)
 
 def run(evaluate_every: int) -> Run:
     config = RunConfig(
-        strategy="fedavg",
-        num_rounds=5,
-        evaluate_every=evaluate_every,
-        min_available_devices=DEVICES,
-    )
+        strategy="fedavg", num_rounds=5, evaluate_every=evaluate_every, min_available_devices=DEVICES
+    )  # fmt: skip
     return cast(Run, SimpleNamespace(config=config))
 
 
@@ -79,11 +76,9 @@ def test_orders_that_are_not_theirs_have_our_own_shuffles() -> None:
 
 def test_rounds_that_only_measure_shift_the_numbers_of_the_others() -> None:
     plain, measured = Released(42, 4, evaluate_every=0), Released(42, 4, evaluate_every=2)
-    third = plain.cohorts[2][0]
-    assert (
-        plain.shuffle_seeds[order_seed(42, 3, name(third))]
-        == measured.shuffle_seeds[order_seed(42, 4, name(third))]
-    )
+    third = name(plain.cohorts[2][0])
+    expected = plain.shuffle_seeds[order_seed(42, 3, third)]
+    assert measured.shuffle_seeds[order_seed(42, 4, third)] == expected
 
 
 def test_the_draw_is_theirs_and_everyone_where_nothing_is_trained() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tools.reproduce.cells import TABLES
+from tools.reproduce.outcome import Outcome
 from tools.reproduce.play import Trial, play
 from tools.reproduce.sized import DROPPED, SizedSetting
 
@@ -44,15 +45,9 @@ def test_everyone_has_a_share_of_the_images() -> None:
 def test_narrower_models_cost_fewer_bytes(tmp_path: Path) -> None:
     table = replace(TABLE, setting=OnDigits(0.1))
     cells = {cell.name: cell for cell in table.cells}
-    found = {
-        name: play(
-            Trial(table, cells[name], 1, 2, "autograd"),
-            tmp_path / name,
-            1,
-            Progress(Console(quiet=True)),
-        )
-        for name in ("whole", "smallest", "subflot-assign")
-    }
+    quiet, found = Progress(Console(quiet=True)), dict[str, Outcome]()
+    for name in ("whole", "smallest", "subflot-assign"):
+        found[name] = play(Trial(table, cells[name], 1, 2, "autograd"), tmp_path / name, 1, quiet)
     up = {name: outcome.bytes_up for name, outcome in found.items()}
     assert up["smallest"] < 0.5 * up["whole"]
     assert up["smallest"] < up["subflot-assign"] < up["whole"]

@@ -36,9 +36,8 @@ def test_a_run_that_never_came_to_beta_has_nothing_after_it() -> None:
 
 
 def ended(cell: str, seed: int, before: float, after: float, rounds: int = 40) -> Outcome:
-    return outcome(
-        BEYOND.name, cell, (checkpoint(rounds, before, after),), seed=seed, rounds=rounds
-    )
+    last = checkpoint(rounds, before, after)
+    return outcome(BEYOND.name, cell, (last,), seed=seed, rounds=rounds)
 
 
 def test_only_runs_of_equal_seed_and_length_are_compared() -> None:

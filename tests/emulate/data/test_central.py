@@ -41,16 +41,15 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def own_split(split: str, partition: str, central: float | str) -> DataConfig:
+def own_split(split: str, central: float | str) -> DataConfig:
+    partition = "p.json" if split == "given" else ""
     words = {"dataset": "own.npz", "split": split, "partition": partition}
     return msgspec.convert({**words, "central_test": central}, DataConfig)
 
 
 @pytest.mark.parametrize("split", ["natural", "given"])
 def test_whoever_had_them_by_the_files_word(own: Path, split: str) -> None:
-    partition = "p.json" if split == "given" else ""
-    config = own_split(split, partition, 0.1)
-    shares = share_out(config, 2, 0, own)[1]
+    shares = share_out(own_split(split, 0.1), 2, 0, own)[1]
     assert len(shares.central) == 6
     assert not of_devices(shares) & set(shares.central.tolist())
     if split == "given":
@@ -60,9 +59,7 @@ def test_whoever_had_them_by_the_files_word(own: Path, split: str) -> None:
 
 @pytest.mark.parametrize("split", ["iid", "given"])
 def test_another_source(own: Path, split: str) -> None:
-    partition = "p.json" if split == "given" else ""
-    config = own_split(split, partition, "other.npz")
-    shares = share_out(config, 2, 0, own)[1]
+    shares = share_out(own_split(split, "other.npz"), 2, 0, own)[1]
     assert of_devices(shares) == set(range(60))
     examples = shares.central_examples()
     assert examples is not None
@@ -73,11 +70,8 @@ def test_another_source(own: Path, split: str) -> None:
 
 def test_a_file_names_no_example_of_the_other_source(own: Path) -> None:
     (own / "p.json").write_bytes(msgspec.json.encode([[0, 1], [2, 60]]))
-    config = DataConfig(
-        dataset="own.npz", split="given", partition="p.json", central_test="other.npz"
-    )
     with pytest.raises(DataError, match="example 60, expected 0 to 59"):
-        share_out(config, 2, 0, own)
+        share_out(own_split("given", "other.npz"), 2, 0, own)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +84,5 @@ def test_a_file_names_no_example_of_the_other_source(own: Path) -> None:
 )
 def test_a_source_of_other_examples(own: Path, x: np.ndarray, y: np.ndarray, message: str) -> None:
     np.savez(own / "other.npz", x=x, y=y)
-    config = DataConfig(dataset="own.npz", split="iid", central_test="other.npz")
     with pytest.raises(DataError, match=message):
-        share_out(config, 2, 0, own)
+        share_out(own_split("iid", "other.npz"), 2, 0, own)

@@ -23,21 +23,19 @@ def written(folder: Path, name: str, value: Any) -> Path:
     return path
 
 
-def lists(parts: list[Part]) -> list[Any]:
-    return [
-        [half.tolist() for half in part] if isinstance(part, tuple) else part.tolist()
-        for part in parts
-    ]
+def lists(part: Part) -> list[Any]:
+    return [half.tolist() for half in part] if isinstance(part, tuple) else part.tolist()
 
 
-def test_each_examples_device(tmp_path: Path) -> None:
-    path = written(tmp_path, "p.npy", np.array([1, 0, -1, 1, 0], np.int8))
-    assert lists(read_partition(path, 5)) == [[1, 4], [0, 3]]
-
-
-def test_each_devices_examples(tmp_path: Path) -> None:
-    path = written(tmp_path, "p.json", [[3, 1], {"train": [0], "test": [4, 2]}, []])
-    assert lists(read_partition(path, 5)) == [[3, 1], [[0], [4, 2]], []]
+@pytest.mark.parametrize(
+    ("name", "value", "parts"),
+    [
+        ("p.npy", np.array([1, 0, -1, 1, 0], np.int8), [[1, 4], [0, 3]]),  # each example's device
+        ("p.json", [[3, 1], {"train": [0], "test": [4, 2]}, []], [[3, 1], [[0], [4, 2]], []]),
+    ],
+)
+def test_who_has_what(tmp_path: Path, name: str, value: Any, parts: list[Any]) -> None:
+    assert [*map(lists, read_partition(written(tmp_path, name, value), 5))] == parts
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -53,7 +51,7 @@ def test_a_file_of_fl_bench(tmp_path: Path, protocol: int) -> None:
     }
     path = tmp_path / "partition.pkl"
     path.write_bytes(pickle.dumps(partition, protocol))
-    assert lists(read_partition(path, 7)) == [[[5, 1], [2]], [[0, 3], [4]]]
+    assert [*map(lists, read_partition(path, 7))] == [[[5, 1], [2]], [[0, 3], [4]]]
 
 
 @pytest.mark.parametrize(

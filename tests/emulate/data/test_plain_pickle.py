@@ -59,9 +59,7 @@ def test_nothing_is_run(tmp_path: Path, wrapped: bool) -> None:
     made = tmp_path / "made"
     value: object = Hostile(made)
     data = pickle.dumps(np.array([value], object) if wrapped else [value])
-    with pytest.raises(
-        DataError, match=r"p.pkl: it names .*expected a pickle of only numpy arrays"
-    ):
+    with pytest.raises(DataError, match=r"p.pkl: it names .*expected a pickle of only numpy arr"):
         plain(data)
     assert not made.exists()
 

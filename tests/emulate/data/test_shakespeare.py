@@ -101,9 +101,7 @@ def test_the_real_plays() -> None:
     assert dataset.inputs.shape == dataset.targets.shape == (47_691, 80)
     assert dataset.groups is not None and dataset.groups.max() + 1 == 677
     longest = dataset.inputs[dataset.groups == np.bincount(dataset.groups).argmax()]
-    assert decoded(longest).startswith(
-        "A little more than kin, and less than kind!\nNot so, my lord"
-    )
+    assert decoded(longest).startswith("A little more than kin, and less than kind!\nNot so, my")
     for number in range(155):
         train, test = shares.num_train(number), shares.num_test(number)
         assert train + test >= 100 and test == -(-(train + test) // 5)

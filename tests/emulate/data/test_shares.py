@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from sedge_edge.training.examples import Examples
 from sedge_emulate.config import DataConfig
@@ -34,7 +35,7 @@ def rows(*parts: Examples) -> list[bytes]:
 @pytest.mark.parametrize("devices", [1, 5, 12])
 def test_every_example_is_used_once(config: DataConfig, devices: int) -> None:
     if config.split == "pathological" and devices == 1:
-        config = msgspec.structs.replace(config, classes_per_device=10)
+        config = replace(config, classes_per_device=10)
     dataset, shares = share_out(config, devices, 3, BASE)
     assert len(shares) == devices
     parts = [part for number in range(devices) for part in shares.examples(number)]
@@ -51,76 +52,46 @@ def test_the_same_seed_gives_the_same_parts_and_another_one_others(config: DataC
 
 
 def test_a_split_with_a_seed_of_its_own_is_the_same_under_every_seed_of_the_fleet() -> None:
-    config = msgspec.structs.replace(DIRICHLET, seed=1)
+    config = replace(DIRICHLET, seed=1)
     first, again = (share_out(config, 6, seed, BASE)[1] for seed in (2, 3))
     np.testing.assert_array_equal(first.train, again.train)
     np.testing.assert_array_equal(first.train, share_out(DIRICHLET, 6, 1, BASE)[1].train)
 
 
-def test_fewer_examples_of_every_class() -> None:
-    config = msgspec.structs.replace(DIRICHLET, examples=500, alpha=1.0)
-    dataset, shares = share_out(config, 4, 0, BASE)
-    assert len(dataset.targets) == 500
-    assert sum(shares.num_train(i) + shares.num_test(i) for i in range(4)) == 500
-    assert set(np.bincount(dataset.targets)) <= set(range(45, 55))
-
-
 def test_each_device_tests_on_its_share() -> None:
-    config = msgspec.structs.replace(DIRICHLET, test_fraction=0.25)
+    config = replace(DIRICHLET, test_fraction=0.25)
     shares = share_out(config, 6, 0, BASE)[1]
     for number in range(6):
         train, test = shares.examples(number)
-        assert (len(train.targets), len(test.targets)) == (
-            shares.num_train(number),
-            shares.num_test(number),
-        )
-        count = shares.num_train(number) + shares.num_test(number)
-        assert count >= 10
-        assert shares.num_test(number) == pytest.approx(count / 4, abs=1)
+        trained, tested = shares.num_train(number), shares.num_test(number)
+        assert (len(train.targets), len(test.targets)) == (trained, tested)
+        assert trained + tested >= 10
+        assert tested == pytest.approx((trained + tested) / 4, abs=1)
         assert shares.num_classes(number) == len(set(train.targets) | set(test.targets))
 
 
-@pytest.mark.parametrize(
-    ("devices", "names"),
-    [(2, ["device-0", "device-1"]), (11, [f"device-{i:02d}" for i in range(11)])],
-)
-def test_names_sort_as_numbers(devices: int, names: list[str]) -> None:
-    shares = share_out(DIRICHLET, devices, 0, BASE)[1]
-    assert [shares.name(number) for number in range(len(shares))] == names
+def test_names_sort_as_numbers() -> None:
+    for devices, first in ((10, "device-0"), (11, "device-00")):
+        shares = share_out(DIRICHLET, devices, 0, BASE)[1]
+        names = [shares.name(number) for number in range(devices)]
+        assert names[0] == first and names == sorted(names)
 
 
 @pytest.mark.parametrize(
     ("config", "devices", "message"),
     [
         (DIRICHLET, 500, "1797 examples, expected 10 or more for each of 500"),
-        (msgspec.structs.replace(DIRICHLET, dataset="nothing.npz"), 2, r"nothing\.npz"),
-        (
-            msgspec.structs.replace(DIRICHLET, dataset="nothing:load"),
-            2,
-            "there is no module nothing",
-        ),
+        (replace(DIRICHLET, dataset="nothing.npz"), 2, r"nothing\.npz"),
+        (replace(DIRICHLET, dataset="nothing:load"), 2, "there is no module nothing"),
         (PATHOLOGICAL, 1, "pathological"),
         (IID, 200, "iid: a device with 8 examples, expected at least data.min_examples = 10"),
-        (msgspec.structs.replace(IID, split="natural"), 2, "digits: no groups to split by"),
-        (
-            msgspec.structs.replace(PATHOLOGICAL, min_examples=500),
-            6,
-            r"pathological: a device with \d+ examples, expected at least data.min_examples = 500",
-        ),
+        (replace(IID, split="natural"), 2, "digits: no groups to split by"),
+        (replace(PATHOLOGICAL, min_examples=500), 6, r"pathological: a device with \d+ exam.* 500"),
     ],
 )
 def test_what_cannot_be_shared_out(config: DataConfig, devices: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         share_out(config, devices, 0, BASE)
-
-
-def test_a_source_of_ones_own_is_looked_up_beside_the_file(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "mine.npz", x=rng.normal(size=(60, 3)), y=np.arange(60) % 3)
-    config = DataConfig(dataset="mine.npz", alpha=5.0, min_examples=5)
-    dataset, shares = share_out(config, 3, 0, tmp_path)
-    assert (dataset.name, dataset.num_classes) == ("mine.npz", 3)
-    assert sum(shares.num_train(number) for number in range(3)) > 0
 
 
 def test_saved_and_mapped_from_disk_they_are_the_same(tmp_path: Path) -> None:
@@ -168,7 +139,7 @@ def test_a_device_is_a_person(own: Path) -> None:
 
 def test_settings_are_chosen_on_the_last_training_examples_of_each_class(own: Path) -> None:
     whole = share_out(NATURAL, 4, 0, own)[1]
-    config = msgspec.structs.replace(NATURAL, validation=0.5)
+    config = replace(NATURAL, validation=0.5)
     shares = share_out(config, 4, 0, own)[1]
     for number in range(4):
         usual = whole.examples(number)[0]
@@ -184,14 +155,11 @@ def test_settings_are_chosen_on_the_last_training_examples_of_each_class(own: Pa
 
 
 @pytest.mark.parametrize(
-    ("validation", "wrong"), [(0.01, "small .* to test"), (0.9, "large .* on")]
+    ("share", "wrong"), [(0.01, "0.01 is too small .* to test"), (0.9, "0.9 is too large .* on")]
 )
-def test_a_validation_that_leaves_nothing(own: Path, validation: float, wrong: str) -> None:
-    config = msgspec.structs.replace(NATURAL, validation=validation)
-    with pytest.raises(
-        DataError, match=rf"device 0: data.validation = {validation} is too {wrong}"
-    ):
-        share_out(config, 4, 0, own)
+def test_a_validation_that_leaves_nothing(own: Path, share: float, wrong: str) -> None:
+    with pytest.raises(DataError, match=f"device 0: data.validation = {wrong}"):
+        share_out(replace(NATURAL, validation=share), 4, 0, own)
 
 
 def test_a_function_names_the_groups_and_a_smaller_data_set_keeps_them(own: Path) -> None:
@@ -207,7 +175,7 @@ def test_a_function_names_the_groups_and_a_smaller_data_set_keeps_them(own: Path
     for number in range(3):
         assert all((part.inputs[:, 0] == number).all() for part in shares.examples(number))
     with pytest.raises(DataError, match=r"group is int64 of shape \(4,\), expected .* \(3,\)"):
-        share_out(msgspec.structs.replace(config, dataset="grouped:wrong"), 3, 0, own)
+        share_out(replace(config, dataset="grouped:wrong"), 3, 0, own)
 
 
 def test_a_file_says_who_has_what(own: Path) -> None:

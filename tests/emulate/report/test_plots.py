@@ -1,13 +1,13 @@
 """The plots of the report, for usual and for odd results."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from tests.emulate.sample import SAMPLE
 
 from sedge_cloud.figures.drawing import GREY, RED, Plot
 from sedge_emulate.report.plots import (
@@ -19,37 +19,27 @@ from sedge_emulate.report.plots import (
     of_personal,
     over_time,
 )
-from sedge_emulate.result import DeviceResult, Result, RoundResult, read_json
+from sedge_emulate.result import DeviceResult, Result, RoundResult
 
-_SAMPLE = Path(__file__).parents[2] / "vectors" / "result_format_1.json"
-
-
-def the_usual() -> Result:
-    """Three strategies on twelve devices; the worst are dev-03, dev-07 and dev-11.
-
-    Two rounds, from 10 s to 130 s and on to 310 s; dev-03 is late in the first.
-    """
-    return read_json(_SAMPLE)
+FIRST = SAMPLE.strategies[0]
 
 
 def one(**changes: Any) -> Result:
-    """One strategy that differs from the usual in these fields."""
-    result = the_usual()
-    return replace(result, strategies=[replace(result.strategies[0], **changes)])
+    """The first strategy alone, with other values in these fields."""
+    return replace(SAMPLE, strategies=[replace(FIRST, **changes)])
 
 
 def a_round(number: int, late: int = 0, **changes: Any) -> RoundResult:
     return replace(
-        the_usual().strategies[0].rounds[0],
+        FIRST.rounds[0],
         round=number, opened_s=600.0 * number, closed_s=600.0 * number + 500,
         late_devices=[f"d{i}" for i in range(late)], **changes,
     )  # fmt: skip
 
 
 def devices(accuracies: list[tuple[float, float]]) -> list[DeviceResult]:
-    usual = the_usual().strategies[0].devices[0]
     return [
-        replace(usual, device=f"d{i}", before=before, after=after)
+        replace(FIRST.devices[0], device=f"d{i}", before=before, after=after)
         for i, (before, after) in enumerate(accuracies)
     ]
 
@@ -70,7 +60,7 @@ def points(plot: Plot, colour: str) -> NDArray[np.float64]:
 
 
 def test_accuracy_by_round() -> None:
-    plots = by_round(the_usual())
+    plots = by_round(SAMPLE)
     assert [plot.title for plot in plots] == ["Before local training", "After local training"]
     for plot in plots:
         assert {"100 %", "1", "2", "round"} <= texts(plot)
@@ -79,25 +69,21 @@ def test_accuracy_by_round() -> None:
 
 def test_points_are_marked_where_they_are_few() -> None:
     few, many = (by_round(one(rounds=[a_round(i + 1) for i in range(n)]))[0] for n in (40, 41))
-    assert (len(few.paths), len(many.paths)) == (
-        3,
-        2,
-    )  # the worst tenth's line, the mean's, its marks
+    assert len(few.paths) == 3  # the worst tenth's line, the mean's, its marks
+    assert len(many.paths) == 2
 
 
 def test_accuracy_over_time_and_rounds_as_strips() -> None:
-    before, after, *strips = over_time(the_usual())
+    before, after, *strips = over_time(SAMPLE)
     for plot in (before, after):
         assert {"minutes", "0", "1", "5", "100 %"} <= texts(plot)
-    assert [plot.title for plot in strips] == [
-        f"{name}, round by round" for name in ("local", "fedavg", "fedobp")
-    ]
-    for plot in strips:
+    for plot, name in zip(strips, ("local", "fedavg", "fedobp"), strict=True):
+        assert plot.title == f"{name}, round by round"
         assert [label.text for label in plot.labels] == ["1 late"]
         assert {"minutes", "1", "2"} <= texts(plot)
         assert RED in colours(plot)
         assert plot.py(1) < plot.py(2)  # the first is on top
-    untimed = [replace(r, closed_s=0.0) for r in the_usual().strategies[0].rounds]
+    untimed = [replace(r, closed_s=0.0) for r in FIRST.rounds]
     assert over_time(one(rounds=untimed)) == []
 
 
@@ -112,7 +98,7 @@ def test_the_red_ends_of_strips() -> None:
 
 
 def test_every_strategy_has_a_plot_that_names_its_worst_device() -> None:
-    plots = of_devices(the_usual())
+    plots = of_devices(SAMPLE)
     assert [plot.title for plot in plots] == ["local", "fedavg", "fedobp"]
     named = ["dev-03: 31.0 % → 90.0 %", "dev-07: 25.0 % → 60.0 %", "dev-11: 35.0 % → 95.5 %"]
     assert [plot.labels[0].text for plot in plots] == named
@@ -151,7 +137,7 @@ def test_of_many_devices_the_distribution_is_drawn() -> None:
 
 
 def test_bytes_after_a_devices_first_round_stand_against_the_whole_model() -> None:
-    up, down = of_bytes(the_usual())
+    up, down = of_bytes(SAMPLE)
     for plot in (up, down):
         assert plot.labels[0].text == "the whole model, 4.00 MB"
     # Round 1 has newcomers alone; 60,000 bytes up and 6 MB down for two devices in round 2.
@@ -161,17 +147,16 @@ def test_bytes_after_a_devices_first_round_stand_against_the_whole_model() -> No
     assert "100 kB" not in texts(down)
     assert up.labels[0].y < up.py(4_000_000)
     # Of a model that is smaller than what is sent the name stands below the line.
-    tiny = replace(the_usual().model, dense_bytes=20_000)
-    above, _ = of_bytes(replace(the_usual(), model=tiny))
+    tiny = replace(SAMPLE.model, dense_bytes=20_000)
+    above, _ = of_bytes(replace(SAMPLE, model=tiny))
     assert above.labels[0].y > above.py(20_000)
 
 
 def test_accuracy_against_bytes_both_ways() -> None:
     """12.12 MB under each strategy; who is cheaper is further left."""
-    result = the_usual()
-    first, second, _ = result.strategies
+    second = SAMPLE.strategies[1]
     dear = replace(second, rounds=[replace(r, bytes_down=r.bytes_down * 50) for r in second.rounds])
-    for plot in of_cost(replace(result, strategies=[first, dear])):
+    for plot in of_cost(replace(SAMPLE, strategies=[FIRST, dear])):
         assert {"1 MB", "10 MB", "100 MB"} <= texts(plot)
         cheap, costly = points(plot, "s1")[0], points(plot, "s2")[0]
         assert cheap[0] == pytest.approx(plot.px(12_120_000), abs=0.1)
@@ -184,7 +169,7 @@ def by_tensor(*personal: dict[str, float]) -> Result:
 
 
 def test_personal_parameters_by_round() -> None:
-    [plot] = of_personal(the_usual())
+    [plot] = of_personal(SAMPLE)
     assert plot.title == "fedobp: personal parameters of a device, by round"
     assert [name for _, name in plot.keys] == ["conv1.weight", "conv1.bias", "classifier.weight"]
     assert colours(plot) == {"s1", "s2", "s3"}
@@ -192,9 +177,8 @@ def test_personal_parameters_by_round() -> None:
 
 
 def test_of_many_tensors_the_largest_have_a_colour() -> None:
-    [plot] = of_personal(
-        by_tensor({f"layer{i}": float(i) for i in range(4)}, {f"layer{i}": 2.0 for i in range(9)})
-    )
+    first, last = {f"layer{i}": float(i) for i in range(4)}, {f"layer{i}": 2.0 for i in range(9)}
+    [plot] = of_personal(by_tensor(first, last))
     names = sorted(name for _, name in plot.keys)
     assert names == ["4 others", "layer0", "layer1", "layer2", "layer3", "layer4"]
 
@@ -206,27 +190,23 @@ def test_rounds_without_personal_parameters_have_no_plot() -> None:
     assert plot.y.high >= 2
 
 
-def odd_results() -> dict[str, Result]:
-    result = the_usual()
-    strategy = result.strategies[0]
-    first = strategy.rounds[0]
-    silent = replace(first, bytes_up=0, bytes_down=0, opened_s=0.0, closed_s=0.0)
-    return {
-        "no strategy": replace(result, strategies=[]),
-        "no rounds": one(rounds=[]),
-        "one round without a byte and without time": one(rounds=[silent]),
-        "a round without updates": one(rounds=[replace(first, num_updates=0, late=0)]),
-        "a long time": one(rounds=[replace(first, closed_s=1e9)]),
-        "all wrong": one(devices=devices([(0.0, 0.0)])),
-        "all right": one(devices=devices([(1.0, 1.0)] * 3)),
-        "eight strategies": replace(result, strategies=[strategy] * 8),
-    }
+_ROUND = FIRST.rounds[0]
+_SILENT = replace(_ROUND, bytes_up=0, bytes_down=0, opened_s=0.0, closed_s=0.0)
+ODD = {
+    "no strategy": replace(SAMPLE, strategies=[]),
+    "no rounds": one(rounds=[]),
+    "one round without a byte and without time": one(rounds=[_SILENT]),
+    "a round without updates": one(rounds=[replace(_ROUND, num_updates=0, late=0)]),
+    "a long time": one(rounds=[replace(_ROUND, closed_s=1e9)]),
+    "all wrong": one(devices=devices([(0.0, 0.0)])),
+    "all right": one(devices=devices([(1.0, 1.0)] * 3)),
+    "eight strategies": replace(SAMPLE, strategies=[FIRST] * 8),
+}
 
 
-@pytest.mark.parametrize("kind", odd_results())
-def test_odd_results_are_drawn_too(kind: str) -> None:
+@pytest.mark.parametrize("result", ODD.values(), ids=ODD)
+def test_odd_results_are_drawn_too(result: Result) -> None:
     """Every coordinate is a number within the plot."""
-    result = odd_results()[kind]
     for make in (by_round, over_time, of_devices, of_bytes, of_cost, of_personal):
         for plot in make(result):
             for path in plot.paths:

@@ -1,6 +1,8 @@
 """Emulated devices over a real broker: their secrets, their disks, and what becomes of their jobs."""
 
+from collections.abc import Generator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,13 @@ def start(folder: Path, pool: Any, number: int = 1, secret: bytes = b"s" * 32) -
     return bring_up(number, SHARES, secret, site, seed=7)
 
 
+@pytest.fixture
+def runtime(tmp_path: Path, pool: NotedPool) -> Generator[Runtime]:
+    """Device 1, closed in the end."""
+    with closing(start(tmp_path, pool)) as runtime:
+        yield runtime
+
+
 def test_store_and_device_have_the_same_secret(tmp_path: Path, pool: NotedPool) -> None:
     store = open_folder(tmp_path / "cloud")
     secrets = enrol(store, SHARES)
@@ -77,20 +86,11 @@ def test_a_device_that_was_enrolled_keeps_its_secret(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_job_goes_to_the_pool_with_the_devices_own_folder(
-    tmp_path: Path, pool: NotedPool
+def test_a_job_goes_to_the_pool_with_the_devices_own_folder_and_comes_back_without_the_bytes(
+    runtime: Runtime, pool: NotedPool, tmp_path: Path
 ) -> None:
-    runtime = start(tmp_path, pool)
-    runtime._work(JOB)
-    ((request, size),) = pool.requests
-    assert request == Request(1, JOB, tmp_path / "device-1")
-    assert size == SHARES.num_train(1)
-    runtime.close()
-
-
-def test_its_outcome_comes_back_without_the_bytes(tmp_path: Path, pool: NotedPool) -> None:
-    runtime = start(tmp_path, pool)
     job = runtime._work(JOB)
+    assert pool.requests == [(Request(1, JOB, tmp_path / "device-1"), SHARES.num_train(1))]
     outcome: Any = object()
     pool.futures[0].set_result(Finished(outcome, b"update", (0.5, 0.75)))
     assert job.result(timeout=0) is outcome
@@ -99,26 +99,21 @@ def test_its_outcome_comes_back_without_the_bytes(tmp_path: Path, pool: NotedPoo
     pool.futures[1].set_exception(CodecError("bad bytes"))
     with pytest.raises(CodecError, match="bad bytes"):
         broken.result(timeout=0)
-    runtime.close()
 
 
-def test_a_worker_that_has_died_is_not_the_devices_doing(tmp_path: Path, pool: NotedPool) -> None:
+def test_a_worker_that_has_died_is_not_the_devices_doing(runtime: Runtime, pool: NotedPool) -> None:
     """The device would decline its order for it; the fleet looks at the pool itself."""
-    runtime = start(tmp_path, pool)
     dead, closed = runtime._work(JOB), runtime._work(JOB)
     pool.futures[0].set_exception(LinkError("a worker process has died"))
     pool.futures[1].cancel()
     pool.futures[1].set_running_or_notify_cancel()
-    assert not dead.done()
-    assert not closed.done()
+    assert not dead.done() and not closed.done()
     assert dead.cancel()
-    runtime.close()
 
 
 def test_a_job_of_a_device_that_was_closed_ends_unheard(
-    tmp_path: Path, pool: NotedPool, caplog: pytest.LogCaptureFixture
+    runtime: Runtime, pool: NotedPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime = start(tmp_path, pool)
     job = runtime._work(JOB)
     runtime._job = job
     runtime.close()

@@ -3,7 +3,8 @@
 import io
 import shutil
 import tomllib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 from tests.edge.home import DEAD_URL
 from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
+from tests.fleet import Crash, failing
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -32,12 +34,9 @@ pytestmark = pytest.mark.fleet
 
 DEVICES = 3
 RUN = RunConfig(
-    strategy="fedavg",
-    num_rounds=2,
-    min_train_devices=DEVICES,
-    min_available_devices=DEVICES,
+    strategy="fedavg", num_rounds=2, min_train_devices=DEVICES, min_available_devices=DEVICES,
     deadline_s=20.0,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +55,25 @@ def pool(setup: WorkerSetup) -> Any:
     return InlinePool(setup)
 
 
+Opened = Callable[..., BrokerFleet]
+
+
 @pytest.fixture
-def strategy_run(tmp_path: Path) -> StrategyRun:
-    return StrategyRun("A title!", RUN, tmp_path / "state", False)
+def opened(setup: WorkerSetup, pool: Any, tmp_path: Path) -> Generator[Opened]:
+    """Opens the run's fleet, with other values in these fields of it; what it opened before is closed."""
+    first = StrategyRun("A title!", RUN, tmp_path / "state", False)
+    with ExitStack() as last:
 
+        def made(
+            url: str = DEAD_URL, pool: Any = pool, bundle: Path = setup.bundle, **run: Any
+        ) -> BrokerFleet:
+            last.close()
+            data = Shares.open(setup.data)
+            return last.enter_context(
+                closing(BrokerFleet(replace(first, **run), bundle, data, pool, url))
+            )
 
-def fleet_of(strategy_run: StrategyRun, setup: WorkerSetup, pool: Any, url: str) -> BrokerFleet:
-    return BrokerFleet(strategy_run, setup.bundle, Shares.open(setup.data), pool, url)
+        yield made
 
 
 def watch_of(fleet: BrokerFleet) -> Watch:
@@ -72,9 +83,9 @@ def watch_of(fleet: BrokerFleet) -> Watch:
 
 
 def test_a_run_to_its_end_has_its_result_also_when_it_is_killed_then(
-    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+    broker: Broker, pool: Any, opened: Opened, tmp_path: Path
 ) -> None:
-    fleet = fleet_of(strategy_run, setup, pool, broker.url)
+    fleet = opened(broker.url)
     assert fleet.name == "a-title"
     assert (fleet.totals(), fleet.seen(0)) == (Totals({}), {"central": None})
     watch = watch_of(fleet)
@@ -91,53 +102,37 @@ def test_a_run_to_its_end_has_its_result_also_when_it_is_killed_then(
     assert sum(r.bytes_up for r in watch.rounds) < totals.up
     assert 0 < watch.last_event_s <= fleet.clock()
     assert {request.home for request in pool.requests} == {
-        strategy_run.folder / f"device-{number}" for number in range(DEVICES)
+        tmp_path / "state" / f"device-{number}" for number in range(DEVICES)
     }
-    fleet.close()
     # Nobody would tell a second time that the run has ended.
-    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
+    resumed = opened(resumed=True)
     again = watch_of(resumed)
     resumed.play(again)
-    resumed.close()
     assert again.ended
     assert again.summaries == watch.summaries
     assert len(pool.requests) == DEVICES * 3
 
 
-def test_a_run_cannot_be_changed_when_it_is_resumed(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
-) -> None:
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
-    start_run(fleet.store, module.RUN, setup.bundle, RUN)
-    fleet.close()
+def test_a_run_cannot_be_changed_when_it_is_resumed(setup: WorkerSetup, opened: Opened) -> None:
+    start_run(opened().store, module.RUN, setup.bundle, RUN)
     run = msgspec.structs.replace(RUN, num_rounds=9, quorum=0.5)
-    resumed = fleet_of(replace(strategy_run, resumed=True, config=run), setup, pool, DEAD_URL)
-    with pytest.raises(
-        ConfigError, match="--resume: found 'num_rounds, quorum', expected the settings"
-    ):
+    resumed = opened(resumed=True, config=run)
+    expected = "--resume: found 'num_rounds, quorum', expected the settings"
+    with pytest.raises(ConfigError, match=expected):
         resumed.play(watch_of(resumed))
-    resumed.close()
 
 
-def test_a_broker_that_nobody_reaches(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_nobody_reaches(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.0)
-    run = msgspec.structs.replace(RUN, deadline_s=1.0)
-    fleet = fleet_of(replace(strategy_run, config=run), setup, pool, DEAD_URL)
+    fleet = opened(config=msgspec.structs.replace(RUN, deadline_s=1.0))
     with pytest.raises(LinkError, match="the fleet has been silent for 1 s; see the log"):
         fleet.play(watch_of(fleet))
-    fleet.close()
 
 
 def test_with_real_devices_it_waits_for_the_first_round(
-    setup: WorkerSetup,
-    pool: Any,
-    strategy_run: StrategyRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    fleet = opened()
     fleet.invite("pi-1", tmp_path / "pi-1")
     watch = watch_of(fleet)
     monkeypatch.setattr(fleet, "clock", lambda: 1e6)
@@ -147,12 +142,9 @@ def test_with_real_devices_it_waits_for_the_first_round(
     watch.last_event_s = 0.0
     with pytest.raises(LinkError, match="silent"):
         fleet._over(watch)
-    fleet.close()
 
 
-def test_a_worker_that_has_died_ends_it(
-    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
-) -> None:
+def test_a_worker_that_has_died_ends_it(broker: Broker, setup: WorkerSetup, opened: Opened) -> None:
     class Dying(InlinePool):
         """Its first job takes a worker with it."""
 
@@ -162,37 +154,32 @@ def test_a_worker_that_has_died_ends_it(
                 future.set_exception(self.failure)
             self.waiting.clear()
 
-    fleet = fleet_of(strategy_run, setup, Dying(setup), broker.url)
+    fleet = opened(broker.url, Dying(setup))
     with pytest.raises(LinkError, match="a worker process has died"):
         fleet.play(watch_of(fleet))
-    fleet.close()
     # Nobody has declined anything: resumed, it goes on as if nothing had happened.
-    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, broker.url)
+    resumed = opened(broker.url, resumed=True)
     watch = watch_of(resumed)
     resumed.play(watch)
     assert [len(s.devices) for s in watch.summaries] == [DEVICES] * 3
     assert all(s.declined == 0 for s in watch.summaries)
-    resumed.close()
 
 
 def test_a_model_that_fits_no_device(
-    broker: Broker, setup: WorkerSetup, strategy_run: StrategyRun, tmp_path: Path
+    broker: Broker, setup: WorkerSetup, opened: Opened, tmp_path: Path
 ) -> None:
     """Bad from the first round on: the run fails, and says so."""
     wide = make_setup(tmp_path / "wide", devices=DEVICES, features=9)
     narrow: Any = InlinePool(replace(wide, data=setup.data))
-    fleet = BrokerFleet(strategy_run, wide.bundle, Shares.open(setup.data), narrow, broker.url)
+    fleet = opened(broker.url, narrow, wide.bundle)
     watch = watch_of(fleet)
     fleet.play(watch)
     assert watch.ended
     assert "3 declined" in watch.summaries[-1].failure
-    fleet.close()
 
 
-def test_what_a_real_device_needs_is_written_once(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
-) -> None:
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+def test_what_a_real_device_needs_is_written_once(opened: Opened, tmp_path: Path) -> None:
+    fleet = opened()
     folder = tmp_path / "join" / "pi-1"
     fleet.invite("pi-1", folder)
     text = (folder / "edge.toml").read_text()
@@ -201,53 +188,36 @@ def test_what_a_real_device_needs_is_written_once(
     assert config["broker"]["url"] == DEAD_URL
     (row,) = fleet.store.devices()
     assert bytes.fromhex((folder / "secret").read_text()) == row.secret
-    fleet.close()
-    again = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
+    again = opened(resumed=True)
     again.invite("pi-1", folder)
     assert (folder / "edge.toml").read_text() == text
     assert len(again.store.devices()) == 1
-    again.close()
 
 
 def test_a_folder_of_an_earlier_fleet_is_taken_over_and_the_users_files_stay(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
+    opened: Opened, tmp_path: Path
 ) -> None:
     folder = tmp_path / "join" / "pi-1"
     folder.mkdir(parents=True)
     for name in ("edge.toml", "secret", "train.npz"):
         (folder / name).write_text("old")
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    fleet = opened()
     fleet.invite("pi-1", folder)
     (row,) = fleet.store.devices()
     assert bytes.fromhex((folder / "secret").read_text()) == row.secret
     assert tomllib.loads((folder / "edge.toml").read_text())["device"] == "pi-1"
     assert (folder / "train.npz").read_text() == "old"
     assert [path.name for path in folder.parent.iterdir()] == ["pi-1"]
-    fleet.close()
 
 
-def test_killed_while_it_invites_a_device_it_goes_on(
-    setup: WorkerSetup,
-    pool: Any,
-    strategy_run: StrategyRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_killed_while_it_invites_a_device_it_goes_on(opened: Opened, tmp_path: Path) -> None:
     """The device is enrolled, and its secret not yet where it belongs."""
-
-    def killed(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    folder = tmp_path / "join" / "pi-1"
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "iterdir", killed)
-        with pytest.raises(KeyboardInterrupt):
-            fleet.invite("pi-1", folder)
+    folder, fleet = tmp_path / "join" / "pi-1", opened()
+    with failing(Path, "iterdir", Crash()), pytest.raises(Crash):
+        fleet.invite("pi-1", folder)
     assert len(fleet.store.devices()) == 1
     fleet.invite("pi-1", folder)
     assert {path.name for path in folder.iterdir()} == {"edge.toml", "secret"}
-    fleet.close()
 
 
 @pytest.mark.parametrize(
@@ -258,23 +228,15 @@ def test_killed_while_it_invites_a_device_it_goes_on(
     ],
 )
 def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
-    setup: WorkerSetup,
-    pool: Any,
-    strategy_run: StrategyRun,
-    tmp_path: Path,
-    url: str,
-    port: int | None,
-    moves: bool,
+    opened: Opened, tmp_path: Path, url: str, port: int | None, moves: bool
 ) -> None:
     join = tmp_path / "join"
     assert module.invited_port(join, ["pi-1"]) is None
-    fleet = fleet_of(strategy_run, setup, pool, url)
-    fleet.invite("pi-1", join / "pi-1")
-    fleet.close()
+    opened(url).invite("pi-1", join / "pi-1")
     assert module.invited_port(join, ["pi-0", "pi-1"]) == port
     toml = join / "pi-1" / "edge.toml"
     toml.write_text(toml.read_text() + "# mine\n")
-    moved = fleet_of(replace(strategy_run, resumed=True), setup, pool, "mqtt://127.0.0.1:5678")
+    moved = opened("mqtt://127.0.0.1:5678", resumed=True)
     moved.invite("pi-1", join / "pi-1")
     found = tomllib.loads(toml.read_text())["broker"]["url"]
     assert found == ("mqtt://127.0.0.1:5678" if moves else url)
@@ -282,33 +244,22 @@ def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
     shutil.rmtree(join)  # copied to the device, and taken away here
     moved.invite("pi-1", join / "pi-1")
     assert not (join / "pi-1").exists()
-    moved.close()
 
 
-def test_resumed_after_it_has_failed_it_says_so(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
-) -> None:
+def test_resumed_after_it_has_failed_it_says_so(setup: WorkerSetup, opened: Opened) -> None:
     """Before any round has closed nothing is known but that."""
-    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    fleet = opened()
     start_run(fleet.store, module.RUN, setup.bundle, RUN)
     fleet.store.set_status(module.RUN, "failed")
     watch = watch_of(fleet)
     fleet.play(watch)
     assert watch.failure == "the run is failed; start it again with --fresh"
-    fleet.close()
 
 
-def test_no_bundle_and_no_strategy(
-    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
-) -> None:
-    shares = Shares.open(setup.data)
-    fleet = BrokerFleet(strategy_run, tmp_path / "nothing", shares, pool, DEAD_URL)
+def test_no_bundle_and_no_strategy(opened: Opened, tmp_path: Path) -> None:
+    fleet = opened(bundle=tmp_path / "nothing")
     with pytest.raises(ConfigError, match="nothing"):
         fleet.play(watch_of(fleet))
-    fleet.close()
-    shutil.rmtree(strategy_run.folder)
-    wrong = replace(strategy_run, config=RunConfig(strategy="fedwhat"))
-    fleet = fleet_of(wrong, setup, pool, DEAD_URL)
+    fleet = opened(folder=tmp_path / "wrong", config=RunConfig(strategy="fedwhat"))
     with pytest.raises(ConfigError, match="fedwhat"):
         fleet.play(watch_of(fleet))
-    fleet.close()

@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import MQTTProtocolVersion as Version
 from tests.fleet import is_alive
 
 from sedge_cloud.broker import child
 from sedge_cloud.broker.child import find_mosquitto
 from sedge_emulate.broker import brokers as broker_module
-from sedge_emulate.broker.brokers import (
-    AmqttBroker,
-    Broker,
-    ExternalBroker,
-    open_broker,
-)
+from sedge_emulate.broker.brokers import AmqttBroker, Broker, ExternalBroker, open_broker
 from sedge_protocol.errors import ConfigError, LinkError
 
 _WAIT_S = 10.0
@@ -52,17 +48,11 @@ def own(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @contextmanager
-def client(
-    port: int, name: str, version: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311
-) -> Generator[Client]:
+def client(port: int, name: str, version: Version = Version.MQTTv311) -> Generator[Client]:
     """A connected client whose loop runs."""
     connected = threading.Event()
     made = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=version)
-
-    def on_connect(*_: Any) -> None:
-        connected.set()
-
-    made.on_connect = on_connect
+    made.on_connect = lambda *_: connected.set()
     made.connect("127.0.0.1", port)
     made.loop_start()
     try:
@@ -77,31 +67,22 @@ def client(
 def witness(port: int) -> Generator[tuple[Client, threading.Event]]:
     """A client, and the event of its losing the connection."""
     lost = threading.Event()
-
-    def on_disconnect(*_: Any) -> None:
-        lost.set()
-
     with client(port, "witness") as made:
-        made.on_disconnect = on_disconnect
+        made.on_disconnect = lambda *_: lost.set()
         yield made, lost
 
 
-def round_trip(
-    port: int, payload: bytes, version: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311
-) -> bytes:
+def round_trip(port: int, payload: bytes, version: Version = Version.MQTTv311) -> bytes:
     """What a subscriber receives when ``payload`` is published with QoS 1."""
     subscribed, arrived = threading.Event(), threading.Event()
     received: list[bytes] = []
-
-    def on_subscribe(*_: Any) -> None:
-        subscribed.set()
 
     def on_message(_: Client, __: Any, message: MQTTMessage) -> None:
         received.append(bytes(message.payload))
         arrived.set()
 
     with client(port, "subscriber", version) as subscriber:
-        subscriber.on_subscribe = on_subscribe
+        subscriber.on_subscribe = lambda *_: subscribed.set()
         subscriber.on_message = on_message
         subscriber.subscribe("sedge/test", qos=1)
         assert subscribed.wait(_WAIT_S)
@@ -120,26 +101,29 @@ def test_a_message_goes_round(own: Broker) -> None:
 
 def test_mosquitto_speaks_mqtt_5(mosquitto: Broker) -> None:
     payload = os.urandom(300_000)
-    assert round_trip(mosquitto.port, payload, MQTTProtocolVersion.MQTTv5) == payload
+    assert round_trip(mosquitto.port, payload, Version.MQTTv5) == payload
 
 
 def test_killed_and_restarted(own: Broker) -> None:
-    url = own.url
+    url, pid = own.url, own.pid
     with witness(own.port) as (_, lost):
         own.kill()
         assert lost.wait(_WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", own.port), 1)
     own.kill()
+    assert not is_alive(pid) and own.pid is None
     own.restart()
     assert own.url == url
     assert round_trip(own.port, b"again") == b"again"
 
 
-def test_restarting_a_running_broker_cuts_its_clients(own: Broker) -> None:
+def test_restarting_a_running_broker_ends_it_and_cuts_its_clients(own: Broker) -> None:
+    pid = own.pid
     with witness(own.port) as (_, lost):
         own.restart()
         assert lost.wait(_WAIT_S)
+    assert not is_alive(pid)
     assert round_trip(own.port, b"again") == b"again"
 
 
@@ -158,16 +142,6 @@ def test_it_listens_on_the_loopback_alone(own: Broker) -> None:
     # Every other address of this machine is free to bind, so nobody listens there.
     with socket.socket() as other:
         other.bind(("127.0.0.2", own.port))
-
-
-def test_kill_and_restart_end_the_process(own: Broker) -> None:
-    first = own.pid
-    own.restart()
-    second = own.pid
-    assert not is_alive(first)
-    own.kill()
-    assert not is_alive(second)
-    assert own.pid is None
 
 
 def test_oversized_packets_are_refused(mosquitto: Broker) -> None:
@@ -212,9 +186,7 @@ def test_a_broker_takes_the_port_that_is_wanted_where_it_is_free(own: Broker) ->
         assert again.port == other.port
 
 
-def test_mosquitto_is_found_on_the_path_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mosquitto_on_the_path_is_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for folder in ("path", "sbin"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mosquitto").write_text("#!/bin/sh\n")
@@ -239,10 +211,6 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_broker("auto").kind == "amqtt"
     with pytest.raises(ConfigError, match="apt-get install mosquitto"), open_broker("mosquitto"):
         pass
-
-
-def test_without_any_broker_the_user_learns_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
     # None is what looking for it gives where it is not installed.
     monkeypatch.setitem(sys.modules, "amqtt", None)
     expected = r"apt-get install mosquitto.*brew install mosquitto"

@@ -20,23 +20,23 @@ WILL = (up(FLEET, "a"), b"will of a")
 FRAME = seal(Frame(Kind.GOODBYE, encode_body(Goodbye(bytes(16)))), down(FLEET, "a"), bytes(32))
 
 
+Arrived = tuple[float, str, bytes]
+
+
 @dataclass
 class Net:
     """A broker with devices a and b, and everything that has arrived anywhere."""
 
     link: LinkConfig = field(default_factory=LinkConfig)
     clock: Clock = field(default_factory=Clock)
-    cloud: list[tuple[float, str, bytes]] = field(default_factory=list[tuple[float, str, bytes]])
-    devices: dict[str, list[tuple[float, str, bytes]]] = field(
-        default_factory=lambda: {"a": [], "b": []}
-    )
+    cloud: list[Arrived] = field(default_factory=list[Arrived])
+    devices: dict[str, list[Arrived]] = field(default_factory=lambda: {"a": [], "b": []})
 
     def __post_init__(self) -> None:
-        self.broker = MemoryBroker(
-            self.clock,
-            FLEET,
-            lambda topic, frame: self.cloud.append((self.clock.now, topic, frame)),
-        )
+        def receive(topic: str, frame: bytes) -> None:
+            self.cloud.append((self.clock.now, topic, frame))
+
+        self.broker = MemoryBroker(self.clock, FLEET, receive)
         kind = ClassConfig("k", link=self.link)
         plan = Plan(EmulationConfig(classes=(kind,), strategies=(StrategyConfig("fedavg"),)), 1)
         self.ports = {name: self.port(name, plan, number) for number, name in enumerate("ab")}

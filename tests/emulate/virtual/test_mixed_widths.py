@@ -52,7 +52,6 @@ memory_mb = 100
 def played(
     folder: Path, link: str, options: str, more: str = "", epochs: int = 1
 ) -> StrategyResult:
-    """The result of the fleet over this link."""
     text = FLEET.format(link=link, options=options, more=more, epochs=epochs)
     said, _ = (process := begin_emulation(folder, text)).communicate(timeout=240)
     assert process.returncode == 0, said
@@ -63,16 +62,13 @@ def played(
 def test_each_class_gets_the_model_that_it_has_room_for(tmp_path: Path) -> None:
     """What devices send is as long as their models."""
     result = played(tmp_path, "memory", "memory_mb = [2000, 1000]", CLASSES)
-    sizes = [
-        load(tmp_path / "out" / name)[0].manifest.layout.size for name in ("bundle", "bundle-0.75")
-    ]
-    sent = {
-        name: [d.payload_up for d in result.devices if d.class_name == name]
+    whole, narrow = (load(tmp_path / "out" / n)[1].size for n in ("bundle", "bundle-0.75"))
+    large, small = (
+        [d.payload_up for d in result.devices if d.class_name == name]
         for name in ("large", "small")
-    }
-    assert len(sent["large"]) >= 2 and len(sent["small"]) >= 2
-    ratio = max(sent["small"]) / min(sent["large"])
-    assert ratio == pytest.approx(sizes[1] / sizes[0], abs=0.1)
+    )
+    assert len(large) >= 2 and len(small) >= 2
+    assert max(small) / min(large) == pytest.approx(narrow / whole, abs=0.1)
 
 
 def test_a_narrower_model_takes_less_virtual_time(tmp_path: Path) -> None:

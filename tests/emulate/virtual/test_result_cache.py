@@ -1,6 +1,7 @@
 """What an emulation remembers of finished jobs, and under which name."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,21 +33,15 @@ def test_what_was_kept_is_found_again_by_another_process(tmp_path: Path) -> None
 
 
 def test_a_job_is_what_its_outcome_depends_on() -> None:
+    changes: list[dict[str, Any]] = [{"seed": 8}, {"model_hash": b"m" * 32}, {"patch": b"p"}]
     jobs = [
-        (b"fleet", "device-1", Job(ORDER)),
-        (b"other", "device-1", Job(ORDER)),
-        (b"fleet", "device-2", Job(ORDER)),
-        (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, seed=8))),
-        (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, model_hash=b"m" * 32))),
-        (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, patch=b"p"))),
-        (b"fleet", "device-1", Job(ORDER, Kept(model=b"a" * 32))),
-        (b"fleet", "device-1", Job(ORDER, Kept(residual=b"a" * 32))),
-        (b"fleet", "device-1", Job(ORDER, Kept(mask=b"a" * 32))),
-        (b"fleet", "device-1", Job(ORDER, Kept(part=b"a" * 32))),
-        (b"fleet", "device-1", Job(ORDER, Kept(gradient=b"a" * 32))),
-        (b"fleet", "device-1", Job(ORDER, Kept(patch=b"a" * 32))),
+        *(Job(msgspec.structs.replace(ORDER, **change)) for change in changes),
+        *(Job(ORDER, Kept(**{name: b"a" * 32})) for name in Kept.__struct_fields__),
     ]
-    assert len({job_key(*job) for job in jobs}) == len(jobs)
+    others = (b"other", "device-1"), (b"fleet", "device-2")
+    keys = {KEY, *(job_key(*other, Job(ORDER)) for other in others)}
+    keys |= {job_key(b"fleet", "device-1", job) for job in jobs}
+    assert len(keys) == 3 + len(jobs)
 
 
 def test_a_job_whose_file_was_cut_short_is_done_again(tmp_path: Path) -> None:

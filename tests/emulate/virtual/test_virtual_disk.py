@@ -9,7 +9,7 @@ import pytest
 from sedge_emulate.virtual.disk import DeviceDisk, HostDisk
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.transfer import describe
 
 DATA = np.random.default_rng(0).bytes(150_000)
 MANIFEST = describe(DATA)
@@ -20,11 +20,16 @@ def host(tmp_path: Path) -> HostDisk:
     return HostDisk(tmp_path)
 
 
-def fetch(disk: DeviceDisk, manifest: Manifest = MANIFEST, data: bytes = DATA) -> bool:
-    for index in range(manifest.count):
-        offset, length = manifest.span(index)
-        disk.write_part("fleet", manifest, index, data[offset : offset + length])
-    return disk.finish_part("fleet", manifest)
+def write(disk: DeviceDisk, *indices: int, data: bytes = DATA) -> None:
+    """Chunks arrive."""
+    for index in indices:
+        offset, length = MANIFEST.span(index)
+        disk.write_part("fleet", MANIFEST, index, data[offset : offset + length])
+
+
+def fetch(disk: DeviceDisk, data: bytes = DATA) -> bool:
+    write(disk, *range(MANIFEST.count), data=data)
+    return disk.finish_part("fleet", MANIFEST)
 
 
 def files(host: HostDisk) -> list[str]:
@@ -52,7 +57,7 @@ def test_two_devices_hold_one_file(host: HostDisk) -> None:
 
 def test_what_has_arrived_is_remembered_by_device(host: HostDisk) -> None:
     one, two = DeviceDisk(host), DeviceDisk(host)
-    one.write_part("fleet", MANIFEST, 1, DATA[65536:131072])
+    write(one, 1)
     assert (one.open_part("fleet", MANIFEST), two.open_part("fleet", MANIFEST)) == ({1}, set())
     assert not one.finish_part("fleet", MANIFEST)
     assert one.open_part("fleet", MANIFEST) == set()
@@ -60,11 +65,9 @@ def test_what_has_arrived_is_remembered_by_device(host: HostDisk) -> None:
 
 def test_chunks_of_two_devices_make_one_blob(host: HostDisk) -> None:
     one, two = DeviceDisk(host), DeviceDisk(host)
-    one.write_part("fleet", MANIFEST, 0, DATA[:65536])
+    write(one, 0)
     assert fetch(two)
-    for index in (1, 2):
-        offset, length = MANIFEST.span(index)
-        one.write_part("fleet", MANIFEST, index, DATA[offset : offset + length])
+    write(one, 1, 2)
     assert one.finish_part("fleet", MANIFEST)
 
 
@@ -90,39 +93,32 @@ def test_a_full_disk_refuses_writes_and_gives_what_it_has(host: HostDisk) -> Non
     disk = DeviceDisk(host)
     assert fetch(disk)
     disk.full = True
-    for write in (
+    for attempt in (
         lambda: disk.write(b"x"),
-        lambda: disk.write_part("fleet", MANIFEST, 0, DATA[:65536]),
+        lambda: write(disk, 0),
         lambda: disk.finish_part("fleet", MANIFEST),
     ):
         with pytest.raises(StorageError, match="disk full"):
-            write()
+            attempt()
     assert disk.read(MANIFEST.sha256) == DATA
     disk.full = False
     assert disk.write(b"x")
 
 
-def test_while_a_run_is_played_again_no_file_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_no_file_goes_until_a_run_has_been_played_again(tmp_path: Path, wanted: bool) -> None:
     fetch(DeviceDisk(HostDisk(tmp_path)))
     again = HostDisk(tmp_path, live=False)
     one, two = DeviceDisk(again), DeviceDisk(again)
     assert fetch(one)
     one.collect(set(), 0.0)
     assert files(again) == [MANIFEST.sha256.hex()]
-    assert fetch(two)
+    if wanted:
+        assert fetch(two)
     again.go_live()
-    assert two.read(MANIFEST.sha256) == DATA
-    two.collect(set(), 0.0)
-    assert files(again) == []
-
-
-def test_what_was_let_go_of_while_played_again_goes_when_it_is_over(tmp_path: Path) -> None:
-    fetch(DeviceDisk(HostDisk(tmp_path)))
-    again = HostDisk(tmp_path, live=False)
-    one = DeviceDisk(again)
-    assert fetch(one)
-    one.collect(set(), 0.0)
-    again.go_live()
+    if wanted:
+        assert two.read(MANIFEST.sha256) == DATA
+        two.collect(set(), 0.0)
     assert files(again) == []
 
 
@@ -140,12 +136,10 @@ def test_updates_do_not_pile_up_while_a_run_is_played_again(tmp_path: Path) -> N
 def test_a_blob_stays_for_a_device_that_has_part_of_it(host: HostDisk) -> None:
     """Its other chunks may still be on their way when everyone else has let go."""
     slow, fast = DeviceDisk(host), DeviceDisk(host)
-    slow.write_part("fleet", MANIFEST, 0, DATA[:65536])
+    write(slow, 0)
     assert fetch(fast)
     fast.collect(set(), 0.0)
-    for index in (1, 2):
-        offset, length = MANIFEST.span(index)
-        slow.write_part("fleet", MANIFEST, index, DATA[offset : offset + length])
+    write(slow, 1, 2)
     assert slow.finish_part("fleet", MANIFEST)
     assert slow.read(MANIFEST.sha256) == DATA
     slow.collect(set(), 0.0)
@@ -154,14 +148,12 @@ def test_a_blob_stays_for_a_device_that_has_part_of_it(host: HostDisk) -> None:
 
 def test_a_part_that_nobody_wants_any_more_goes(host: HostDisk) -> None:
     disk = DeviceDisk(host)
-    disk.write_part("fleet", MANIFEST, 0, DATA[:65536])
+    write(disk, 0)
     disk.collect({MANIFEST.sha256}, 0.0)
     assert disk.open_part("fleet", MANIFEST) == {0}
     disk.collect(set(), 0.0)
     assert disk.open_part("fleet", MANIFEST) == set()
-    for index in (1, 2):
-        offset, length = MANIFEST.span(index)
-        disk.write_part("fleet", MANIFEST, index, DATA[offset : offset + length])
+    write(disk, 1, 2)
     assert not disk.finish_part("fleet", MANIFEST)  # the first chunk went with the part
 
 
@@ -173,7 +165,7 @@ def test_a_blob_is_brought_from_its_source_before_anybody_has_fetched_it(tmp_pat
     assert host.bring(MANIFEST.sha256)
     disk = DeviceDisk(host)
     assert not disk.has(MANIFEST.sha256)  # no device has it yet
-    disk.write_part("fleet", MANIFEST, 0, DATA[:65536])
+    write(disk, 0)
     assert disk.open_part("fleet", MANIFEST) == {0}
     assert fetch(disk)
     assert disk.read(MANIFEST.sha256) == DATA

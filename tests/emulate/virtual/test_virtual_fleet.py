@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.fleet import begin_emulation
 
 from sedge_emulate.result import Result, StrategyResult, read_json
@@ -131,32 +131,29 @@ def models(folder: Path) -> dict[str, bytes]:
 
 def timeless(result: Result) -> list[StrategyResult]:
     """The strategies' results without what depends on the host's clock and memory."""
-    return [
-        msgspec.structs.replace(
-            strategy,
-            seconds=0.0,
-            engine=None,
-            rounds=[msgspec.structs.replace(r, seconds=0.0) for r in strategy.rounds],
-        )
-        for strategy in result.strategies
-    ]
+    found: list[StrategyResult] = []
+    for strategy in result.strategies:
+        rounds = [replace(r, seconds=0.0) for r in strategy.rounds]
+        found.append(replace(strategy, seconds=0.0, engine=None, rounds=rounds))
+    return found
+
+
+Played = tuple[Path, Result]
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("quiet")
     return folder, emulate(folder, QUIET)
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("faulty")
     return folder, emulate(folder, FAULTS, hash_seed="1")
 
 
-def test_memory_and_mosquitto_end_in_the_same_bytes(
-    quiet: tuple[Path, Result], tmp_path: Path
-) -> None:
+def test_memory_and_mosquitto_end_in_the_same_bytes(quiet: Played, tmp_path: Path) -> None:
     folder, virtual = quiet
     real = emulate(tmp_path, QUIET, "--link", "mosquitto")
     assert models(folder) == models(tmp_path)
@@ -176,7 +173,7 @@ def test_memory_and_mosquitto_end_in_the_same_bytes(
     assert (virtual.link, real.link) == ("memory", "mosquitto")
 
 
-def test_devices_choose_whether_to_start_with_their_own(quiet: tuple[Path, Result]) -> None:
+def test_devices_choose_whether_to_start_with_their_own(quiet: Played) -> None:
     """From their second round on they have a patch of a tenth of the elements; these are means."""
     size = load(quiet[0] / "out" / "bundle")[0].manifest.layout.size
     rounds = quiet[1].strategies[2].rounds
@@ -184,33 +181,29 @@ def test_devices_choose_whether_to_start_with_their_own(quiet: tuple[Path, Resul
     assert counts[0] == 0 < sum(counts) and max(counts) <= kept(size, 0.9)
 
 
-def test_bytes_are_whole_and_apart(quiet: tuple[Path, Result]) -> None:
+def test_bytes_are_whole_and_apart(quiet: Played) -> None:
     _, result = quiet
     for strategy in result.strategies:
         traffic, devices = strategy.bytes, strategy.devices
         assert traffic.device_up == sum(d.payload_up + d.overhead_up + d.resent_up for d in devices)
-        assert traffic.device_down == sum(
-            d.payload_down + d.overhead_down + d.resent_down for d in devices
-        )
+        downs = (d.payload_down + d.overhead_down + d.resent_down for d in devices)
+        assert traffic.device_down == sum(downs)
         assert traffic.payload_up == sum(d.payload_up for d in devices)
         assert traffic.resent == 0
     fedobp = result.strategies[0]
     updates = sum(r.num_updates for r in fedobp.rounds) * fedobp.bytes.update_payload_mean
-    assert (
-        updates < fedobp.bytes.payload_up < updates + 8 * 1000
-    )  # and the reports of the evaluation
+    # And the reports of the evaluation.
+    assert updates < fedobp.bytes.payload_up < updates + 8 * 1000
 
 
-def test_a_run_repeats_byte_for_byte_faults_and_all(
-    faulty: tuple[Path, Result], tmp_path: Path
-) -> None:
+def test_a_run_repeats_byte_for_byte_faults_and_all(faulty: Played, tmp_path: Path) -> None:
     folder, first = faulty
     second = emulate(tmp_path, FAULTS, "--link", "memory", hash_seed="2")
     assert models(folder) == models(tmp_path)
     assert timeless(first) == timeless(second)
 
 
-def test_the_faults_did_happen(faulty: tuple[Path, Result]) -> None:
+def test_the_faults_did_happen(faulty: Played) -> None:
     strategy = faulty[1].strategies[0]
     seen = strategy.classes  # those that the final evaluation did not meet are in it
     assert {one.name for one in seen} == {"mains", "solar"}
@@ -225,7 +218,7 @@ def test_the_faults_did_happen(faulty: tuple[Path, Result]) -> None:
     "rounds", [5, *(pytest.param(r, marks=pytest.mark.slow) for r in (1, 3, 7, 9, 11))]
 )
 def test_killed_and_resumed_it_ends_in_the_same_bytes(
-    faulty: tuple[Path, Result], tmp_path: Path, rounds: int
+    faulty: Played, tmp_path: Path, rounds: int
 ) -> None:
     process = begin_emulation(tmp_path, FAULTS)
     assert process.stdout is not None
@@ -247,7 +240,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bytes(
     assert not (tmp_path / "out" / "state").exists()
 
 
-def test_a_broker_fleet_resumes_from_its_disks(quiet: tuple[Path, Result], tmp_path: Path) -> None:
+def test_a_broker_fleet_resumes_from_its_disks(quiet: Played, tmp_path: Path) -> None:
     process = begin_emulation(tmp_path, QUIET, "--link", "mosquitto", "--only", "FedOBP")
     assert process.stdout is not None
     for line in process.stdout:

@@ -87,15 +87,11 @@ class OrderMaker:
         start = self.theta if theta is None else theta
         whole = SparseVector(start.size, None, start)
         order = Order(
-            run="run",
-            round=number,
-            task="train",
-            bundle=self.bundle,
+            run="run", round=number, task="train", bundle=self.bundle,
             model=self.put(encode(whole, ValueCoding.FP32)),
             model_hash=hashlib.sha256(start.tobytes()).digest(),
-            seed=number,
-            work=Work(training=TRAINING),
-        )
+            seed=number, work=Work(training=TRAINING),
+        )  # fmt: skip
         return changed(order, **changes)
 
 

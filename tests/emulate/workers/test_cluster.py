@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup
+from tests.emulate.workers.fleet_of_four import OrderMaker
 from tests.fleet import begin_emulation
 
 from sedge_edge.jobs.job import Job, Kept
@@ -24,14 +24,7 @@ from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.work import Codec
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
-    return make_setup(tmp_path_factory.mktemp("setup"))
-
-
-def test_what_is_carried_gives_what_the_hosts_own_disk_gives(
-    setup: WorkerSetup, tmp_path: Path
-) -> None:
+def test_what_is_carried_gives_what_a_disk_gives(setup: WorkerSetup, tmp_path: Path) -> None:
     """Two rounds of a device, the second with the residual that the first left."""
     here, there = OrderMaker(setup, tmp_path / "here"), OrderMaker(setup, tmp_path / "there")
     elsewhere = Worker(replace(setup, data=Path("none"), bundle=Path("none")),
@@ -44,12 +37,8 @@ def test_what_is_carried_gives_what_the_hosts_own_disk_gives(
         request = Request(0, job, here.home, bytes([number]) * 32, 1.0)
         (on_disk,) = Worker(setup).perform([request]).answers
         sent = replace(request, home=there.home)
-        files = {
-            name: np.fromfile(path, np.uint8)
-            for name, path in cluster._files_of(sent)
-            if path.exists()
-        }
-        carried = Carried(files)
+        files = [(name, path) for name, path in cluster._files_of(sent) if path.exists()]
+        carried = Carried({name: np.fromfile(path, np.uint8) for name, path in files})
         answers = elsewhere.perform([replace(sent, home=Path("none"), carried=carried)])
         assert answers.answers == [on_disk]
         cluster._keep(there.home, answers, carried.written)
@@ -65,9 +54,8 @@ def test_what_is_carried_gives_what_the_hosts_own_disk_gives(
 def test_a_host_that_may_compute_other_bits_is_refused(setup: WorkerSetup) -> None:
     bundle, _ = load(setup.bundle)
     for name in ("numpy", "torch", "machine", "model.factory"):
-        placed = Placed(
-            setup, Shares.open(setup.data), bundle, {**versions_of(setup), name: "other"}
-        )
+        versions = {**versions_of(setup), name: "other"}
+        placed = Placed(setup, Shares.open(setup.data), bundle, versions)
         with pytest.raises(ConfigError, match=f"{name}: found .* on .*, expected other, as on"):
             cluster._require_same(placed)
 
@@ -93,11 +81,8 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster
 
-    host: dict[str, Any] = {
-        "num_cpus": 1,
-        "object_store_memory": 100 * 2**20,
-        "include_dashboard": False,
-    }
+    host: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    host["include_dashboard"] = False
     made: Any = Cluster(initialize_head=True, head_node_args=host)
     try:
         yield made, made.add_node(**host)
@@ -125,10 +110,8 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
                 assert working_below(raylet), "the second host has no part in it"
                 nodes.remove_node(lost, allow_graceful=False)
     assert process.returncode == 0, "".join(said)
-    assert (
-        f"Ray ({nodes.address}) is starting its workers; on a busy host this takes a minute\n"
-        in said
-    )
+    expected = "is starting its workers; on a busy host this takes a minute"
+    assert f"Ray ({nodes.address}) {expected}\n" in said
     assert sum("round 12/" in line for line in said) == 1
     with begin_emulation(tmp_path / "local", FLEET) as process:
         process.communicate()

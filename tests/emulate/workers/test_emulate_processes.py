@@ -13,11 +13,8 @@ from sedge_protocol.errors import LinkError
 
 def loaded() -> tuple[int, bool, dict[str, str | None]]:
     """The parent of this process, whether it began with torch, and what it has of the environment."""
-    return (
-        os.getppid(),
-        "torch" in sys.modules,
-        {name: os.environ.get(name) for name in ENVIRONMENT},
-    )
+    environment = {name: os.environ.get(name) for name in ENVIRONMENT}
+    return os.getppid(), "torch" in sys.modules, environment
 
 
 def end() -> None:

@@ -5,27 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup
+from tests.emulate.workers.fleet_of_four import OrderMaker
 
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.workers.job_disk import KEPT_VERSIONS, JobBlobs, JobVectors
-from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 
-DEVICES = 4
 KEY = b"k" * 32
-BATCHED = "vectorised"
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
-    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES)
-
-
-@pytest.fixture
-def maker(setup: WorkerSetup, tmp_path: Path) -> OrderMaker:
-    return OrderMaker(setup, tmp_path / "disk")
 
 
 def test_a_job_reads_every_blob_and_its_own_stay_in_memory(tmp_path: Path) -> None:
@@ -33,12 +20,10 @@ def test_a_job_reads_every_blob_and_its_own_stay_in_memory(tmp_path: Path) -> No
     name = hashlib.sha256(b"blob").digest()
     (host.blobs / name.hex()).write_bytes(b"blob")
     blobs = JobBlobs(tmp_path)
-    assert blobs.has(name)
-    assert blobs.read(name) == b"blob"
+    assert blobs.has(name) and blobs.read(name) == b"blob"
     own = blobs.write(b"update")
     assert own == hashlib.sha256(b"update").digest()
-    assert blobs.has(own)
-    assert blobs.read(own) == b"update"
+    assert blobs.has(own) and blobs.read(own) == b"update"
     assert not JobBlobs(tmp_path).has(own)
     with pytest.raises(StorageError, match="read blob"):
         JobBlobs(tmp_path).read(own)
@@ -52,8 +37,7 @@ def test_what_a_job_keeps_is_named_by_the_job(maker: OrderMaker) -> None:
     other = JobVectors(maker.home, b"o" * 32, {}).keep(maker.theta)
     assert len({first, second, other}) == 3
     np.testing.assert_array_equal(again.read(second, maker.layout), maker.theta + 1)
-    assert again.has(first)
-    assert not again.has(KEY)
+    assert again.has(first) and not again.has(KEY)
 
 
 def test_a_vector_that_is_not_there_or_not_whole(maker: OrderMaker) -> None:
@@ -81,9 +65,8 @@ def test_versions_and_masks_are_named_by_content_and_written_once(maker: OrderMa
     assert JobVectors(maker.home, b"o" * 32, {}).read_mask(mask) == b"bitmap"
     assert {p.name for p in maker.disk.shared.iterdir()} == {KEY.hex(), mask.hex()}
     assert list(maker.disk.vectors.iterdir()) == []
-    np.testing.assert_array_equal(
-        JobVectors(maker.home, KEY, {}).read(KEY, maker.layout), maker.theta
-    )
+    found = JobVectors(maker.home, KEY, {}).read(KEY, maker.layout)
+    np.testing.assert_array_equal(found, maker.theta)
 
 
 def test_only_the_newest_versions_stay_in_a_process(maker: OrderMaker) -> None:
@@ -103,9 +86,6 @@ def test_a_version_in_memory_whose_file_has_gone_is_written_again(maker: OrderMa
     JobVectors(maker.home, b"o" * 32, versions).read(KEY, maker.layout)
     found = np.fromfile(maker.disk.shared / KEY.hex(), np.float32)
     np.testing.assert_array_equal(found, maker.theta)
-
-
-# Jobs.
 
 
 def test_a_vector_is_written_over_one_that_nobody_needs(maker: OrderMaker) -> None:

@@ -104,8 +104,8 @@ def test_what_a_model_imports_while_it_computes_is_not_missed(
 
 def test_without_a_folder_nothing_is_kept(setup: WorkerSetup, tmp_path: Path) -> None:
     found = prepare(replace(setup, cache=None), SAMPLE, 0, [(0.0, tmp_path / "bundle")])
-    assert not found.from_cache
     (line,) = found.notes
+    assert not found.from_cache
     assert line.startswith("cache: not used: found neither $XDG_CACHE_HOME")
 
 

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
+from tests.emulate.workers.fleet_of_four import OrderMaker, with_backend
+from tests.fleet import failing
 
 from sedge_edge.backends import open_trainer
-from sedge_edge.jobs.job import Job, Kept, Outcome
+from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_emulate.config import TrainerConfig
@@ -43,16 +44,6 @@ from sedge_protocol.wire.work import (
 DEVICES = 4
 KEY = b"k" * 32
 BATCHED = "vectorised"
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
-    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES)
-
-
-@pytest.fixture
-def maker(setup: WorkerSetup, tmp_path: Path) -> OrderMaker:
-    return OrderMaker(setup, tmp_path / "disk")
 
 
 @pytest.fixture(scope="module", params=["onnx", BATCHED])
@@ -106,19 +97,17 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
     train, test = Shares.open(setup.data).examples(1)
     codec = Codec(values=ValueCoding.BF16, fraction=0.1)
     worker = Worker(setup)
-    folder = BlobFolder(tmp_path / "device", 0)
+    folder, opened = BlobFolder(tmp_path / "device", 0), (bundle, trainer)
     place = WorkerContext(
-        folder, FolderVectors(folder), train, test, lambda _: (bundle, trainer), lambda: False,
-        lambda: 7.0,
-    )  # fmt: skip
+        folder, FolderVectors(folder), train, test, lambda _: opened, lambda: False, lambda: 7.0
+    )
     mine, theirs = Job(maker.order()), Job(maker.order())
     tensor = maker.layout.tensors[0].name
     for number in (1, 2):
         context = mine.kept.mask or b""
-        more = ASKED[asked] | (patched(theta.size, number) if "choice" in ASKED[asked] else {})
-        order = maker.order(
-            number, theta + number, codec=codec, keep=(tensor,), context=context, **more
-        )
+        more = ASKED[asked] | (patched(theta.size, number) if asked == "choice" else {})
+        more |= {"codec": codec, "keep": (tensor,), "context": context}
+        order = maker.order(number, theta + number, **more)
         for manifest in (order.bundle, order.model):
             folder.write((maker.disk.blobs / manifest.sha256.hex()).read_bytes())
         mine, theirs = replace(mine, order=order), replace(theirs, order=order)
@@ -131,40 +120,24 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
         _, payload = decode_update(folder.read(expected.update))
         assert found.outcome.report == report
         assert found.update == encode_update(report, bytes(payload))
-        assert (expected.kept.moments is not None) == (asked == "optimizer")
-        assert found.outcome.kept.moments == expected.kept.moments
-        assert (found.outcome.kept.mask, found.outcome.kept.patch) == (
-            expected.kept.mask,
-            expected.kept.patch,
-        )
-        left = found.outcome
-        assert left.kept.model is not None
-        for name, twin in (
-            (left.kept.model, expected.kept.model),
-            (left.kept.residual, expected.kept.residual),
-            (left.kept.part, expected.kept.part),
-            (left.kept.gradient, expected.kept.gradient),
-        ):
-            assert (name is None) is (twin is None)
+        left, twins = found.outcome.kept, expected.kept
+        assert (twins.moments is not None) == (asked == "optimizer")
+        assert (left.moments, left.mask, left.patch) == (twins.moments, twins.mask, twins.patch)
+        assert left.model is not None
+        for name in ("model", "residual", "part", "gradient"):
+            own, twin = getattr(left, name), getattr(twins, name)
+            assert (own is None) is (twin is None)
             if twin is not None:
-                assert vector(maker, name).tobytes() == folder.read(twin)
-        mine = own_of(mine, found.outcome)
-        theirs = own_of(theirs, expected)
+                assert vector(maker, own).tobytes() == folder.read(twin)
+        mine, theirs = Job(order, left), Job(order, twins)
 
 
-def own_of(job: Job, outcome: Outcome) -> Job:
-    return Job(job.order, outcome.kept)
-
-
-def test_a_group_gives_the_bytes_that_each_would_give_alone(
-    worker: Worker, maker: OrderMaker
-) -> None:
+def test_a_group_gives_the_bytes_that_each_gives_alone(worker: Worker, maker: OrderMaker) -> None:
     kept = maker.order(keep=(maker.layout.tensors[0].name,))
     requests = [request_of(maker, number, kept) for number in range(DEVICES)]
     together = worker.perform(requests)
     assert together.pid == os.getpid()
-    assert together.train_s > 0
-    assert together.peak_rss > 2**20
+    assert together.train_s > 0 and together.peak_rss > 2**20
     for request, answer in zip(requests, together.answers, strict=True):
         first = vector(maker, done(answer).outcome.kept.model)
         assert worker.perform([request]).answers == [answer]
@@ -176,28 +149,17 @@ def test_a_group_gives_the_bytes_that_each_would_give_alone(
 def test_a_virtual_device_keeps_its_own_model_only_for_what_it_keeps_alone(
     worker: Worker, maker: OrderMaker
 ) -> None:
-    asking: list[dict[str, Any]] = [
-        {"own_model": OwnModel()},
-        {"scoring": DeviceScoring(0.5)},
-        {"keep": (maker.layout.tensors[0].name,)},
+    cases: list[tuple[bool, dict[str, Any]]] = [
+        (True, {"own_model": OwnModel()}),
+        (True, {"scoring": DeviceScoring(0.5)}),
+        (True, {"keep": (maker.layout.tensors[0].name,)}),
+        (False, {}),
+        (False, {"own_model": OwnModel(mix=0.5)}),
+        (False, {"select": UpdateSelection()}),
     ]
-    without: list[dict[str, Any]] = [
-        {},
-        {"own_model": OwnModel(mix=0.5)},
-        {"select": UpdateSelection()},
-    ]
-    for changes in (*asking, *without):
+    for keeps, changes in cases:
         (answer,) = worker.perform([request_of(maker, 0, maker.order(**changes))]).answers
-        assert (done(answer).outcome.kept.model is not None) is (changes in asking)
-
-
-def test_training_helps(worker: Worker, maker: OrderMaker) -> None:
-    training = Training(local_epochs=5, learning_rate=0.1)
-    request = request_of(maker, 0, maker.order(training=training))
-    report = done(worker.perform([request]).answers[0]).outcome.report
-    assert report.after.metric > report.before.metric
-    assert report.after.loss < report.before.loss
-    assert (report.num_examples, report.steps) == (30, 20)
+        assert (done(answer).outcome.kept.model is not None) is keeps
 
 
 def test_one_that_fails_does_not_touch_the_others(worker: Worker, maker: OrderMaker) -> None:
@@ -222,15 +184,12 @@ def test_one_that_fails_does_not_touch_the_others(worker: Worker, maker: OrderMa
     assert worker.perform([requests[-1]]).answers == [last]
 
 
-def test_data_that_do_not_fit_the_bundle(
-    setup: WorkerSetup, maker: OrderMaker, tmp_path: Path
-) -> None:
+def test_data_of_another_shape(setup: WorkerSetup, maker: OrderMaker, tmp_path: Path) -> None:
     shares = Shares.open(setup.data)
     replace(shares, inputs=np.asarray(shares.inputs)[:, :5]).save(tmp_path / "narrow")
     narrow = Worker(replace(setup, data=tmp_path / "narrow"))
     (answer,) = narrow.perform([request_of(maker, 0, maker.order())]).answers
-    assert isinstance(answer, Failed)
-    assert answer.kind == "DataError"
+    assert isinstance(answer, Failed) and answer.kind == "DataError"
 
 
 def test_a_function_of_the_users_that_fails_says_what_it_is(
@@ -243,8 +202,7 @@ def test_a_function_of_the_users_that_fails_says_what_it_is(
     trainer = TrainerConfig(backend="failing_fit:fit")
     own = Worker(replace(setup, trainer=trainer, model=replace(setup.model, base=tmp_path)))
     (answer,) = own.perform([request_of(maker, 0, maker.order())]).answers
-    assert isinstance(answer, Failed)
-    assert answer.kind == "ConfigError"
+    assert isinstance(answer, Failed) and answer.kind == "ConfigError"
     assert answer.text.startswith("failing_fit:fit: found \"KeyError: 'rate'\"")
 
 
@@ -253,11 +211,8 @@ def test_an_evaluation_sends_a_report_and_keeps_nothing(worker: Worker, maker: O
     request = request_of(maker, 0, maker.order(task="evaluate", upload=False), model=own)
     files = {path.name for path in maker.disk.vectors.iterdir()}
     found = done(worker.perform([request]).answers[0])
-    assert (found.outcome.kept.model, found.outcome.kept.residual, found.outcome.kept.mask) == (
-        own,
-        None,
-        None,
-    )
+    kept = found.outcome.kept
+    assert (kept.model, kept.residual, kept.mask) == (own, None, None)
     report, payload = decode_update(found.update)
     assert report == found.outcome.report
     assert (report.task, bytes(payload)) == ("evaluate", b"")
@@ -272,9 +227,7 @@ def test_time_is_the_plans_or_the_clocks(worker: Worker, maker: OrderMaker) -> N
     assert 0 < done(real).outcome.report.seconds < 60
 
 
-def test_a_device_with_a_folder_of_its_own(
-    worker: Worker, maker: OrderMaker, tmp_path: Path
-) -> None:
+def test_a_folder_of_ones_own(worker: Worker, maker: OrderMaker, tmp_path: Path) -> None:
     order = maker.order()
     folder = BlobFolder(tmp_path / "own", 0)
     for manifest in (order.bundle, order.model):
@@ -286,35 +239,22 @@ def test_a_device_with_a_folder_of_its_own(
     assert list(maker.disk.vectors.iterdir()) == []
 
 
-def test_our_own_bugs_are_not_told_to_a_coordinator(
-    setup: WorkerSetup, maker: OrderMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*arguments: object) -> None:
-        raise LocalError("a rule is broken")
-
-    monkeypatch.setattr(module, "prepare", broken)
-    with pytest.raises(LocalError, match="a rule is broken"):
-        Worker(setup).perform([request_of(maker, 0, maker.order())])
+def test_our_own_bugs_are_not_told_to_a_coordinator(setup: WorkerSetup, maker: OrderMaker) -> None:
+    bug, request = LocalError("a rule is broken"), request_of(maker, 0, maker.order())
+    with failing(module, "prepare", bug), pytest.raises(LocalError, match="a rule is broken"):
+        Worker(setup).perform([request])
 
 
-def test_a_gpu_that_cannot_be_used_is_noted(
-    setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unusable(name: str) -> None:
-        raise choice._Unusable(
-            "trainer.device", name, "a device that this PyTorch supports: the driver is old"
-        )
-
+def test_an_unusable_gpu_is_noted(setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(choice, "_device", unusable)
     anywhere = replace(setup, trainer=msgspec.structs.replace(setup.trainer, device="auto"))
     monkeypatch.setattr(module, "_worker", Worker(anywhere))
-    name, width, notes = module.describe()
+    old = choice._Unusable("trainer.device", "cuda", "a device that PyTorch supports: it is old")
+    with failing(choice, "_device", old):
+        name, width, (note,) = module.describe()
     assert (name, width) == ("onnx", 1)
-    assert [note.partition(": found")[0] for note in notes] == [
-        "trainer.device: training on the CPU: trainer.device"
-    ]
-    assert notes[0].endswith("the driver is old")
+    assert note.startswith("trainer.device: training on the CPU: trainer.device: found")
+    assert note.endswith("it is old")
 
 
 def test_a_process_that_was_not_started() -> None:

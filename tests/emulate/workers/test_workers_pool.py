@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from loky import process_executor
-from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
+from tests.emulate.workers.fleet_of_four import OrderMaker, with_backend
 from tests.fleet import is_alive
 from tools.bench.parts.real_fleet import wait_until
 
@@ -76,6 +76,11 @@ REPORT: Any = None
 NO_JOB: Any = None
 
 
+def pooled(count: int = 1, hold: bool = True) -> tuple[FakeWorkers, WorkerPool]:
+    workers = FakeWorkers(count)
+    return workers, WorkerPool(workers, hold=hold)
+
+
 def submit(pool: WorkerPool, sizes: Sequence[int]) -> list[Future[Finished]]:
     """A job of each size, for the device of that number."""
     home = Path()
@@ -83,8 +88,7 @@ def submit(pool: WorkerPool, sizes: Sequence[int]) -> list[Future[Finished]]:
 
 
 def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first() -> None:
-    workers = FakeWorkers(2)
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled(2)
     assert (pool.trainer, pool.workers) == ("noted", 2)
     assert pool.notes == ["training on the CPU"]
     assert workers.described == 2  # each opens its trainer
@@ -103,34 +107,28 @@ def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first() -> None:
     assert pool.peak_rss == 2000  # two processes had two groups each
 
 
-def test_in_virtual_time_the_smallest_go_first_but_for_the_very_large_and_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize(
+    ("virtual", "order"),
+    [
+        (
+            True,
+            [10, 11, 40, 12, 12, 13, 13, 15, 14],
+        ),  # small ones, but for the very large and the last
+        (False, [10, 11, 40, 15, 14, 13, 13, 12, 12]),  # on a broker always the largest
+    ],
+)
+def test_which_goes_first(virtual: bool, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "WIDTH", 1)
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled(hold=virtual)
     # The first two find the worker free; the average of the others is 17.
     submit(pool, [10, 11, 14, 12, 40, 13, 15, 12, 13])
     for place in range(9):
         workers.answer(place)
-    done = [device for group in workers.groups for device in group]
-    assert done == [10, 11, 40, 12, 12, 13, 13, 15, 14]
-
-
-def test_on_a_broker_the_largest_always_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "WIDTH", 1)
-    workers = FakeWorkers()
-    pool = WorkerPool(workers)
-    submit(pool, [10, 11, 14, 12, 40, 13, 15, 12, 13])
-    for place in range(9):
-        workers.answer(place)
-    done = [device for group in workers.groups for device in group]
-    assert done == [10, 11, 40, 15, 14, 13, 13, 12, 12]
+    assert [device for group in workers.groups for device in group] == order
 
 
 def test_of_equals_the_first_goes_first() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     for device in range(5):
         pool.submit(Request(device, NO_JOB, Path()), 7)
     pool.flush()
@@ -138,8 +136,7 @@ def test_of_equals_the_first_goes_first() -> None:
 
 
 def test_without_hold_a_job_begins_at_once_where_somebody_is_free() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers)
+    workers, pool = pooled(hold=False)
     submit(pool, [1, 2, 3, 4, 5, 6])
     assert workers.groups == [[1], [2]]
     workers.answer(0)
@@ -147,8 +144,7 @@ def test_without_hold_a_job_begins_at_once_where_somebody_is_free() -> None:
 
 
 def test_jobs_are_held_back_until_they_fill_a_group_or_are_asked_for() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     submit(pool, [1, 2])
     assert workers.groups == []
     pool.flush()
@@ -163,8 +159,7 @@ def test_jobs_are_held_back_until_they_fill_a_group_or_are_asked_for() -> None:
 def test_waiting_jobs_are_divided_over_idle_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 devices, 4 workers, and a trainer that likes 64 at once."""
     monkeypatch.setitem(globals(), "WIDTH", 64)
-    workers = FakeWorkers(4)
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled(4)
     submit(pool, [7] * 60)
     pool.flush()
     assert [len(group) for group in workers.groups] == [15, 15, 15, 15]
@@ -177,8 +172,7 @@ def test_waiting_jobs_are_divided_over_idle_workers(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_asked_for_while_all_are_busy_goes_when_somebody_is_free() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     submit(pool, [1, 2, 3, 4, 5, 6, 7, 8])
     pool.flush()
     assert workers.groups == [[3, 2, 1], [6, 5, 4]]
@@ -188,8 +182,7 @@ def test_what_is_asked_for_while_all_are_busy_goes_when_somebody_is_free() -> No
 
 @pytest.mark.parametrize("when", ["at work", "between"])
 def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(when: str) -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     workers.broken = when == "between"
     jobs = submit(pool, list(range(1, 20)))
     pool.flush()
@@ -199,31 +192,26 @@ def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(when: str) -> Non
     later = submit(pool, [1, 2])
     pool.flush()
     for job in [*jobs, *later]:
-        assert job.done()
         with pytest.raises(LinkError, match="a worker process has died"):
-            job.result()
+            job.result(timeout=0)
     assert isinstance(pool.failure, LinkError)
 
 
 @pytest.mark.parametrize("when", ["at work", "between"])
 def test_a_broken_pool_fails_jobs_however_many_wait(when: str) -> None:
     """One after the other, and not each within the one before: Python's stack holds a thousand calls."""
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     jobs = submit(pool, [1] * 5000)
     workers.broken = True
     if when == "at work":
         workers.answers[0].set_exception(BrokenProcessPool("a process has gone"))
     else:  # this process sees it first, as it hands out what waits
         workers.answer(0)
-    assert all(job.done() for job in jobs[2 * WIDTH :])
-    for job in jobs[2 * WIDTH :]:
-        assert isinstance(job.exception(), LinkError)
+    assert all(isinstance(job.exception(timeout=0), LinkError) for job in jobs[2 * WIDTH :])
 
 
 def test_an_unknown_error_is_the_jobs() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers)
+    workers, pool = pooled(hold=False)
     (job,) = submit(pool, [1])
     workers.answers[0].set_exception(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError, match="a bug"):
@@ -244,8 +232,7 @@ def test_an_unknown_error_is_the_jobs() -> None:
     ],
 )
 def test_errors_keep_their_class(kind: str, expected: type[Exception]) -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers)
+    workers, pool = pooled(hold=False)
     (job,) = submit(pool, [1])
     workers.answers[0].set_result(Answers([Failed(kind, "why")], 0.1, 1, 1))
     with pytest.raises(expected, match="why") as caught:
@@ -254,8 +241,7 @@ def test_errors_keep_their_class(kind: str, expected: type[Exception]) -> None:
 
 
 def test_closing_gives_up_what_is_begun_and_what_waits() -> None:
-    workers = FakeWorkers()
-    pool = WorkerPool(workers, hold=True)
+    workers, pool = pooled()
     jobs = submit(pool, list(range(1, 20)))
     pool.flush()
     pool.close()
@@ -273,11 +259,6 @@ grown: list[bytearray] = []
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
-    return make_setup(tmp_path_factory.mktemp("setup"))
-
-
-@pytest.fixture(scope="module")
 def workers(setup: WorkerSetup) -> LocalWorkers:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOKY_MAX_MEMORY_LEAK_SIZE", str(ALLOWED))
@@ -288,11 +269,6 @@ def workers(setup: WorkerSetup) -> LocalWorkers:
 def pool(workers: LocalWorkers) -> Generator[WorkerPool]:
     with closing(WorkerPool(workers)) as pool:
         yield pool
-
-
-@pytest.fixture
-def maker(setup: WorkerSetup, tmp_path: Path) -> OrderMaker:
-    return OrderMaker(setup, tmp_path / "disk")
 
 
 def request_of(maker: OrderMaker, device: int, **changes: Any) -> Request:
@@ -309,8 +285,7 @@ def test_a_process_does_what_this_one_would_and_ctrl_c_is_nothing_to_it(
     os.kill(pid, signal.SIGINT)
     assert pool.submit(request, 1).result() == found
     assert list(pool._peaks) == [pid]
-    assert pool.peak_rss > 2**20
-    assert pool.train_s > 0
+    assert pool.peak_rss > 2**20 and pool.train_s > 0
 
 
 def grow() -> int:

@@ -1,22 +1,20 @@
 """A worker opens the trainer that the fleet file asks for."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
-from tests.emulate.workers.fleet_of_four import make_setup
 
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.training import choice
-from sedge_emulate.workers.setup import trainer_for
+from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.wire.bundle import load
 
 
 def test_every_option_of_the_fleet_file_reaches_the_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
 
@@ -25,7 +23,7 @@ def test_every_option_of_the_fleet_file_reaches_the_trainer(
 
     monkeypatch.setattr(choice, "open_trainer", open_trainer)
     wished = TrainerConfig("vectorised", "bf16", "cuda", True, True, "unfold")
-    setup = replace(make_setup(tmp_path, devices=1), trainer=wished, processes=3)
+    setup = replace(setup, trainer=wished, processes=3)
     bundle, _ = load(setup.bundle)
     notes: list[str] = []
     trainer_for(setup, bundle, np.zeros((1, 4), np.float32), notes.append)

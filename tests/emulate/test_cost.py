@@ -94,11 +94,9 @@ def test_a_tiny_run_is_measured(strategy: StrategyResult) -> None:
     begun, *others = strategy.rounds
     assert [r.newcomers for r in strategy.rounds] == [3, 0, 0]
     # Bundle and model in the first round; all of a device's messages fit one unit or more.
-    assert first == Use(
-        begun.newcomer_up / 3, begun.newcomer_down / 3, begun.messages / 3, begun.units / 3
-    )
-    ends = begun.bytes_up - begun.newcomer_up, begun.bytes_down - begun.newcomer_down
-    assert ends == (0, 0)
+    moved = begun.newcomer_up, begun.newcomer_down
+    assert first == Use(*(count / 3 for count in (*moved, begun.messages, begun.units)))
+    assert moved == (begun.bytes_up, begun.bytes_down)
     assert later.up == sum(r.bytes_up for r in others) / 6
     assert later.down == sum(r.bytes_down for r in others) / 6
     # Down: order, model in one chunk or two, HAVE or COMMITTED; up: GETs and OFFER. No message is
@@ -112,35 +110,18 @@ def test_the_command_says_what_was_measured(ran: Ran, strategy: StrategyResult) 
     first, later = measured(strategy)
     prices = Prices(2, 5, 24, 80, 100, 1, 0, 3, 2, 0)
     bill = month(first, later, prices)
-    rows = {
-        line.split("│")[1].strip(): line.split("│")[2:5]
-        for line in ran.text.splitlines()
-        if "│" in line
-    }
-    for name, key in (("bytes up", "up"), ("bytes down", "down"), ("messages", "messages"),
-                      ("units of 5 KB", "units")):  # fmt: skip
-        found = [cell.strip() for cell in rows[name]]
-        assert found == [f"{getattr(use, key):,.0f}" for use in (first, later, bill.use)]
-    assert rows["airtime at 100 kbit/s"][2].strip() == f"{bill.airtime_s:,.0f} s"
-    assert rows["price"][2].strip() == f"{bill.price:,.4f}"
+    lines = [line.split("│") for line in ran.text.splitlines() if "│" in line]
+    rows = {name.strip(): [cell.strip() for cell in cells[:3]] for _, name, *cells in lines}
+    names = ("bytes up", "bytes down", "messages", "units of 5 KB")
+    for name, key in zip(names, ("up", "down", "messages", "units"), strict=True):
+        assert rows[name] == [f"{getattr(use, key):,.0f}" for use in (first, later, bill.use)]
+    assert rows["airtime at 100 kbit/s"][2] == f"{bill.airtime_s:,.0f} s"
+    assert rows["price"][2] == f"{bill.price:,.4f}"
 
 
-def test_one_round_is_too_few(
-    ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = [replace(one, rounds=one.rounds[:1]) for one in ran.result.strategies]
-    short = replace(ran.result, strategies=first)
-
-    def emulated(*given: object) -> tuple[None, object]:
-        return None, short
-
-    monkeypatch.setattr(costs, "emulate", emulated)
-    assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 3
-    assert "no device took part twice" in capsys.readouterr().err
+def test_one_round_is_too_few(ran: Ran, strategy: StrategyResult) -> None:
+    for rounds in (strategy.rounds[:1], []):
+        with pytest.raises(DataError, match="no device took part twice"):
+            measured(replace(strategy, rounds=rounds))
     with pytest.raises(SystemExit):
         main(["cost", str(ran.fleet), "--days", "-1"])
-
-
-def test_a_run_without_updates_is_an_error(strategy: StrategyResult) -> None:
-    with pytest.raises(DataError, match="took part twice"):
-        measured(replace(strategy, rounds=[]))

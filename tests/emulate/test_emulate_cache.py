@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.fleet import failing
 
 from sedge_emulate.cache import FolderCache, user_cache
 from sedge_emulate.workers.processes import Processes
@@ -98,16 +99,12 @@ def test_processes_share_a_folder(tmp_path: Path) -> None:
     processes.close()
 
 
-def homeless() -> Path:
-    raise RuntimeError("Could not determine home directory.")  # as pathlib does
-
-
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(Path, "home", homeless)
-    assert user_cache() == tmp_path / "sedge"
-    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert user_cache() is None
+    with failing(Path, "home", RuntimeError("Could not determine home directory.")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert user_cache() == tmp_path / "sedge"
+        monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+        assert user_cache() is None
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     found = user_cache()
     assert found is not None and found.is_relative_to(tmp_path)

@@ -9,8 +9,7 @@ import pytest
 
 from sedge_cloud.run_file import check_run
 from sedge_emulate.attack import AttackConfig
-from sedge_emulate.config import EmulationConfig, TrainerConfig, load_emulation
-from sedge_emulate.device_classes import ClassConfig, LinkConfig
+from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
 
@@ -53,9 +52,8 @@ def test_the_examples_load(name: str) -> None:
 
 
 def test_the_demo_compares_three_strategies() -> None:
-    (command,) = re.findall(
-        r"sedge-emulate run (\S+) --out runs/demo", (ROOT / "Makefile").read_text()
-    )
+    makefile = (ROOT / "Makefile").read_text()
+    (command,) = re.findall(r"sedge-emulate run (\S+) --out runs/demo", makefile)
     config = load_emulation(ROOT / command)
     assert [strategy.name for strategy in config.strategies] == ["fedavg", "fedobp", "local_only"]
     assert (config.devices, config.link, config.data.dataset) == (30, "broker", "phones")
@@ -81,41 +79,11 @@ def test_a_strategy_may_have_its_own_training_patches_and_broadcast(tmp_path: Pa
     text = GOOD.replace("[codec]", '[patch]\nvalues = "bf16"\n[broadcast]\nfraction = 0.1\n[codec]')
     text += 'training = { momentum = 0.5 }\npatch = { values = "int8" }\n'
     text += "broadcast = { fraction = 0.2 }\n"
-    runs = [
-        config.run(strategy) for config in [load(tmp_path, text)] for strategy in config.strategies
-    ]
+    config = load(tmp_path, text)
+    runs = [config.run(strategy) for strategy in config.strategies]
     assert [run.patch.values for run in runs] == [ValueCoding.BF16, ValueCoding.INT8]
     assert [run.training.momentum for run in runs] == [0.0, 0.5]
     assert [run.broadcast.fraction for run in runs] == [0.1, 0.2]
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("widths = [0, 0.5, 0.25]", "model.widths: found [0.0, 0.5, 0.25], expected increasing"),
-        (
-            "widths = [0.5]",
-            "model.widths: found [0.5], expected increasing numbers that start at 0",
-        ),
-        ("widths = [0, 0.5, 0.5]", "model.widths: found [0.0, 0.5, 0.5]"),
-        ('name = "mlp"\nfactory = "a:b"', "model.name: found 'mlp', expected none with"),
-    ],
-)
-def test_models_that_are_none(tmp_path: Path, model: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, GOOD.replace("[codec]", f"[model]\n{model}\n[codec]"))
-    assert message in str(caught.value)
-
-
-def test_models_and_devices_have_sizes(tmp_path: Path) -> None:
-    text = (
-        '[model]\nname = "resnet8"\nwidths = [0, 0.25]\n[[classes]]\nname = "pi"\nmemory_mb = 512\n'
-    )
-    config = load(tmp_path, GOOD.replace("[codec]", f"{text}[codec]"))
-    assert (config.model.name, config.model.widths) == ("resnet8", (0.0, 0.25))
-    assert config.classes[0].memory_mb == 512
-    with pytest.raises(ConfigError, match=r"classes\[0\].memory_mb: found -1"):
-        load(tmp_path, GOOD.replace("[codec]", f"{text.replace('512', '-1')}[codec]"))
 
 
 def test_how_far_devices_are_trusted(tmp_path: Path) -> None:
@@ -143,10 +111,8 @@ def test_a_strategy_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = list(sys.path)
     config = load(tmp_path, own)
     assert config.strategies[1].name == "strategy_beside:Beside"
-    assert sys.path == [
-        *path,
-        str(tmp_path),
-    ]  # last: what it imports later is found, and hides nothing
+    # Last: what it imports later is found, and hides nothing.
+    assert sys.path == [*path, str(tmp_path)]
     load(tmp_path, own)
     assert len(sys.path) == len(path) + 1
     with pytest.raises(ConfigError, match="strategy: found 'strategy_elsewhere:Beside'"):
@@ -159,34 +125,6 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
     run = config.run(config.strategies[0])
     assert (run.min_train_devices, run.min_available_devices) == (1, 1)
     check_run(run)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('name = "fedobp"', 'name = "fedwhat"', "strategy: found 'fedwhat', expected one of"),
-        ('label = "the other"', 'label = "fedobp"', "strategies.label: found 'fedobp'"),
-        ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
-        ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
-        (
-            'dataset = "digits"',
-            'split = "given"',
-            "data.partition: found '', expected a file (.npy",
-        ),
-        ('dataset = "digits"', 'partition = "p.npy"', "expected none unless split = 'given'"),
-        (
-            'dataset = "digits"',
-            'split = "given"\npartition = "p.npy"\nexamples = 9',
-            "data.examples: found 9, expected 0",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert GOOD.count(old) == 1
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, GOOD.replace(old, new))
-    assert str(caught.value).startswith(f"{tmp_path / 'fleet.toml'}: ")
-    assert message in str(caught.value)
 
 
 FAULTY = """\
@@ -234,74 +172,57 @@ name = "fedavg"
 """
 
 
-def test_faults_and_time(tmp_path: Path) -> None:
+def test_real_devices_are_of_the_fleet_too(tmp_path: Path) -> None:
     config = load(tmp_path, FAULTY)
-    mains, solar = config.classes
-    assert mains == ClassConfig("mains")
-    assert (solar.share, solar.step_ms, solar.straggler_factor) == (3, 80, 6)
-    assert solar.link == LinkConfig(
-        delay_ms=100, loss=0.01, up_kbit_s=64, cut_every_s=600, cut_s=60
-    )
-    assert solar.duty is not None
-    assert (solar.duty.period_s, solar.duty.on_s) == (86400, 30000)
-    assert (config.churn.join_within_s, config.churn.leave_every_s) == (60, 86400)
-    assert config.trainer == TrainerConfig(
-        "vectorised", "bf16", "auto", graphs=True, convolutions="unfold"
-    )
     run = config.run(config.strategies[0])
-    # Half of twelve: the real devices are of the fleet, too.
-    assert run.min_available_devices == 6
+    assert run.min_available_devices == 6  # half of twelve
     assert run.fraction_evaluate == 0.25
     assert (run.broadcast.values, run.broadcast.fraction) == (ValueCoding.BF16, 0.1)
 
 
-@pytest.mark.parametrize(
-    "link", ["memory", "broker", "mosquitto", "amqtt", "mqtt://h", "mqtts://h:8883"]
-)
-def test_links(tmp_path: Path, link: str) -> None:
-    text = f'link = "{link}"\n[[strategies]]\nname = "fedavg"\n'
-    assert load(tmp_path, text).link == link
+def test_links(tmp_path: Path) -> None:
+    for link in ("memory", "broker", "mosquitto", "amqtt", "mqtt://h", "mqtts://h:8883"):
+        text = f'link = "{link}"\n[[strategies]]\nname = "fedavg"\n'
+        assert load(tmp_path, text).link == link
+
+
+LINK, PARTITION = 'link = "mqtt://broker.example:1884"', 'split = "given"\npartition = "p.npy"\n'
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            'link = "mqtt://broker.example:1884"',
-            'link = "tcp://h"',
-            "link: found 'tcp://h', expect",
-        ),
-        ('link = "mqtt://broker.example:1884"', 'link = "mqtt://"', "memory, broker, mosquitto,"),
-        ('link = "mqtt://broker.example:1884"', 'link = "memory"', "real devices can join"),
+        ('name = "fedobp"', 'name = "fedwhat"', "strategy: found 'fedwhat', expected one of"),
+        ('label = "the other"', 'label = "fedobp"', "strategies.label: found 'fedobp'"),
+        ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
+        ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
+        ('dataset = "digits"', 'split = "given"', "data.partition: found '', expected a file (.n"),
+        ('dataset = "digits"', 'partition = "p.npy"', "expected none unless split = 'given'"),
+        ('dataset = "digits"', f"{PARTITION}examples = 9", "data.examples: found 9, expected 0"),
+        ("[codec]", "[model]\nwidths = [0, 0.5, 0.25]\n[codec]", "widths: found [0.0, 0.5, 0.25]"),
+        ("[codec]", "[model]\nwidths = [0.5]\n[codec]", "found [0.5], expected increasing numbers"),
+        ("[codec]", "[model]\nwidths = [0, 0.5, 0.5]\n[codec]", "widths: found [0.0, 0.5, 0.5]"),
+        ("[codec]", '[model]\nname = "mlp"\nfactory = "a:b"\n[codec]', "model.name: found 'mlp'"),
+        (LINK, 'link = "tcp://h"', "link: found 'tcp://h', expect"),
+        (LINK, 'link = "mqtt://"', "memory, broker, mosquitto,"),
+        (LINK, 'link = "memory"', "real devices can join"),
         ('real = ["pi-1", "pi-2"]', 'real = ["pi-1", "pi-1"]', "real: found 'pi-1', expected each"),
         ('real = ["pi-1", "pi-2"]', 'real = ["device-3"]', "real: found 'device-3'"),
-        (
-            'name = "solar"',
-            'name = "mains"',
-            "classes.name: found 'mains', expected each name only once",
-        ),
-        (
-            "cut_every_s = 600",
-            "cut_every_s = 0.5",
-            "classes[1].link.cut_every_s: found 0.5, expecte",
-        ),
+        ('name = "solar"', 'name = "mains"', "classes.name: found 'mains', expected each name on"),
+        ("cut_every_s = 600", "cut_every_s = 0.5", "classes[1].link.cut_every_s: found 0.5, expec"),
         ("reboot_every_s = 7200", "reboot_every_s = 0.1", "classes[1].reboot_every_s: found 0.1"),
         ("cut_s = 60", "cut_s = 0", "classes[1].link.cut_s: found 0.0, expected above 0"),
         ("cut_every_s = 600", "", "classes[1].link.cut_every_s: found 0.0, expected above 0"),
         ("disk_full_s = 300", "", "classes[1].disk_full_s: found 0.0, expected above 0"),
         ("on_s = 30000", "on_s = 86401", "classes[1].duty.on_s: found 86401.0, expected at most"),
         ("leave_every_s = 86400", "leave_every_s = 0.5", "churn.leave_every_s: found 0.5"),
-        (
-            "fraction_available = 0.5",
-            "",
-            "rounds.fraction_available: found 1.0, expected less than 1",
-        ),
+        ("fraction_available = 0.5", "", "rounds.fraction_available: found 1.0, expected less"),
     ],
 )
-def test_what_makes_no_plan_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert FAULTY.count(f"\n{old}\n") == 1
+def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    (text,) = (text for text in (GOOD, FAULTY) if text.count(old) == 1)
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, FAULTY.replace(f"\n{old}\n", f"\n{new}\n"))
+        load(tmp_path, text.replace(old, new))
     assert str(caught.value).startswith(f"{tmp_path / 'fleet.toml'}: ")
     assert message in str(caught.value)
 
@@ -310,8 +231,3 @@ def test_a_command_line_is_checked_without_a_file(tmp_path: Path) -> None:
     config = msgspec.structs.replace(load(tmp_path, FAULTY), link="memory")
     with pytest.raises(ConfigError, match=r"^link: found 'memory'"):
         config.check()
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml: file: "):
-        load_emulation(tmp_path / "missing.toml")

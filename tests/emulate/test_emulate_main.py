@@ -13,20 +13,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.fleet import failing
 from tools.bench.parts.real_fleet import wait_until
 
+from sedge_emulate import run, strategy_run
 from sedge_emulate.__main__ import main
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.data.datasets import digits
 from sedge_emulate.emulation import SharedSetup
 from sedge_emulate.result import Result, StrategyResult, read_json
-from sedge_emulate.strategy_run import result_of
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load, pack
@@ -206,9 +209,7 @@ def test_every_device_a_group_and_a_test_set_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.fleet
-def test_several_seeds_and_their_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_seeds_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
     fleet.write_text(ONE_STRATEGY)
     words = ["run", str(fleet), "--out", str(out), "--rounds", "1"]
@@ -227,6 +228,23 @@ def test_several_seeds_and_their_comparison(
     means = [strategy.before.mean for seed in (1, 2, 3)
              for strategy in read_json(out / f"seed-{seed}" / "result.json").strategies]  # fmt: skip
     assert row["figures"]["before"]["mean"] == pytest.approx(sum(means) / 3)
+
+
+Error = Callable[..., str]
+
+
+@pytest.fixture
+def error(capsys: pytest.CaptureFixture[str]) -> Error:
+    """What a command that must fail says, which is one line."""
+
+    def said(*words: str, status: int = 2) -> str:
+        assert main(["run", *words]) == status
+        lines = capsys.readouterr().err.splitlines()
+        assert "Traceback" not in "".join(lines)
+        (line,) = (line for line in lines if line.startswith("sedge-emulate: "))
+        return line
+
+    return said
 
 
 # Real processes: a device that joins, and Ctrl-C.
@@ -256,30 +274,14 @@ def begin(folder: Path, text: str, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def living(group: int) -> list[str]:
-    """The processes of a group that do not only wait to be fetched."""
-    found: list[str] = []
+def processes() -> list[tuple[int, int, int]]:
+    """Each process that does not only wait to be fetched, its parent and its group."""
+    found: list[tuple[int, int, int]] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = path.read_text().rpartition(")")
-        except OSError:
-            continue
-        state, _, its_group, *_ = rest.split()
-        if int(its_group) == group and state != "Z":
-            found.append(name)
-    return found
-
-
-def parents() -> list[tuple[int, int]]:
-    """Every process and its parent."""
-    found: list[tuple[int, int]] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            found.append(
-                (int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1]))
-            )
-        except OSError:
-            continue
+        with suppress(OSError):
+            state, parent, group, *_ = path.read_text().rpartition(")")[2].split()
+            if state != "Z":
+                found.append((int(path.parent.name), int(parent), int(group)))
     return found
 
 
@@ -293,9 +295,8 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     home = tmp_path / "out" / "join" / "pi-1"
     command = [sys.executable, "-m", "sedge_edge", "-c", str(home / "edge.toml")]
     with begin(tmp_path, text) as process:
-        wait_until(
-            lambda: (home / "secret").exists() or process.poll() is not None, 60, "the secret"
-        )
+        secret = home / "secret"
+        wait_until(lambda: secret.exists() or process.poll() is not None, 60, "the secret")
         dataset = digits()
         np.savez(home / "train.npz", x=dataset.inputs[:80], y=dataset.targets[:80])
         with (tmp_path / "edge.log").open("w") as log:
@@ -314,15 +315,9 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.fleet
-@pytest.mark.parametrize(
-    ("link", "number"), [("memory", signal.SIGINT), ("mosquitto", signal.SIGHUP)]
-)
+@pytest.mark.parametrize("link", ["memory", "mosquitto"])
 def test_what_ends_it_ends_every_process(
-    link: str,
-    number: signal.Signals,
-    emulation: Emulation,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    link: str, emulation: Emulation, tmp_path: Path, error: Error
 ) -> None:
     """As a terminal sends Ctrl-C, to emulation and workers; as ssh sends SIGHUP."""
     said: list[str] = []
@@ -332,24 +327,27 @@ def test_what_ends_it_ends_every_process(
             said.append(line)
             if "round 1/60" in line:
                 break
-        brokers = [pid for pid, parent in parents() if parent == process.pid and is_broker(pid)]
-        # To all at once a SIGHUP also ends Python's own helper processes, and they complain.
-        (os.kill if number == signal.SIGHUP else os.killpg)(process.pid, number)
+        children = [pid for pid, parent, _ in processes() if parent == process.pid]
+        brokers = [pid for pid in children if is_broker(pid)]
+        if link == "memory":
+            os.killpg(process.pid, signal.SIGINT)
+        else:  # to all at once a SIGHUP also ends Python's own helper processes, and they complain
+            os.kill(process.pid, signal.SIGHUP)
         rest, _ = process.communicate(timeout=30)
     output = "".join(said) + rest
     assert process.returncode == 130, output
     assert rest.splitlines()[-1] == "sedge-emulate: interrupted"
-    assert "Traceback" not in output
-    assert "leaked" not in output
-    wait_until(lambda: not living(process.pid), 60, "all of its processes end")
+    assert "Traceback" not in output and "leaked" not in output
+    pid = process.pid
+    wait_until(lambda: pid not in {group for *_, group in processes()}, 60, "all of them end")
     assert len(brokers) == (link == "mosquitto")  # it has a session of its own
     assert not any(Path(f"/proc/{pid}").exists() for pid in brokers)
     assert list((tmp_path / "tmp").glob("sedge-broker-*")) == []
     assert not (tmp_path / "out" / "result.json").exists()
     if link == "memory":  # and nothing is lost, not even by asking for it anew
-        fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+        out = tmp_path / "out"
         state = {path for path in (out / "state").rglob("*") if path.is_file()}
-        refused = error(capsys, str(fleet), "--out", str(out))
+        refused = error(str(tmp_path / "fleet.toml"), "--out", str(out))
         assert "expected --resume to continue the unfinished emulation in it, or --fresh" in refused
         assert {path for path in (out / "state").rglob("*") if path.is_file()} == state
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)
@@ -361,18 +359,13 @@ TWO = ONE_STRATEGY + '[[strategies]]\nname = "fedavg"\nlabel = "B"\n'
 
 @pytest.mark.fleet
 def test_nothing_is_cleared_away_before_the_results_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, error: Error, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the disk refuses them a resumed start needs seconds and not the whole emulation again."""
-
-    def full(*arguments: object) -> None:
-        raise StorageError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("sedge_emulate.run.write_json", full)
-        (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
-        out = tmp_path / "out"
-        assert "full" in error(capsys, str(tmp_path / "fleet.toml"), "--out", str(out), status=4)
+    fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+    fleet.write_text(ONE_STRATEGY)
+    with failing(run, "write_json", StorageError("the disk is full")):
+        assert "full" in error(str(fleet), "--out", str(out), status=4)
     assert (out / "state").exists()
     emulate(tmp_path, "--resume", text=ONE_STRATEGY)
     assert "FedOBP round" not in capsys.readouterr().out
@@ -381,20 +374,15 @@ def test_nothing_is_cleared_away_before_the_results_are_written(
 
 @pytest.mark.fleet
 def test_a_fresh_start_discards_what_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, error: Error, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of several seeds, each is looked at before the first is run."""
-
-    def killed(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
     words = [str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out"), "--rounds", "1"]
-    with monkeypatch.context() as patch:
-        patch.setattr("sedge_emulate.strategy_run.keep", killed)
+    with failing(strategy_run, "keep", KeyboardInterrupt()):
         assert main(["run", *words, "--seeds", "2"]) == 130
     assert capsys.readouterr().err == "sedge-emulate: interrupted\n"
-    said = error(capsys, *words, "--seeds", "1,2")
+    said = error(*words, "--seeds", "1,2")
     assert "out/seed-2', expected --resume" in said
     assert not (tmp_path / "out" / "seed-1").exists()
     assert main(["run", *words, "--seeds", "2", "--fresh"]) == 0
@@ -408,12 +396,10 @@ def test_what_another_strategy_goes_on_from_is_not_cleared_away(
 ) -> None:
     """Killed in the second of two, and resumed with the first alone."""
 
-    def killed(
-        shared: SharedSetup, strategy: StrategyConfig, resume: bool, *arguments: Any
-    ) -> StrategyResult:
+    def killed(shared: SharedSetup, strategy: StrategyConfig, *arguments: Any) -> StrategyResult:
         if strategy.label == "B":
             raise KeyboardInterrupt
-        return result_of(shared, strategy, resume, *arguments)
+        return strategy_run.result_of(shared, strategy, *arguments)
 
     (tmp_path / "fleet.toml").write_text(TWO)
     words = ["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]
@@ -438,6 +424,7 @@ number = 5
 def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 def three(): return 3
 def raises(): raise RuntimeError("no weights here")
+def leaves(): raise SystemExit(0)
 def needs(x): return build()
 def wrong(): return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
 
@@ -463,16 +450,6 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def error(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> str:
-    """What a command that must fail says, which is one line."""
-    assert main(["run", *words]) == status
-    lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if line.startswith("sedge-emulate: ")]
-    assert len(said) == 1
-    assert "Traceback" not in "".join(lines)
-    return said[0]
-
-
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
@@ -484,28 +461,18 @@ def error(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> s
         (["--seed", "-1"], 2, "seed: found -1, expected"),
         (["--seeds", "4294967296"], 2, "seed: found 4294967296, expected"),
         (["--devices", "300"], 3, "600 examples, expected 10 or more for each of 300 devices"),
-        (
-            ["--link", "rabbitmq"],
-            2,
-            "link: found 'rabbitmq', expected memory, broker, mosquitto, amqtt",
-        ),
-        (
-            ["--resume"],
-            2,
-            "--resume: found 'runs/latest/state', expected the state of an interrupted emulation",
-        ),
+        (["--link", "rabbitmq"], 2, "link: found 'rabbitmq', expected memory, broker, mosquitto"),
+        (["--resume"], 2, "--resume: found 'runs/latest/state', expected the state of an interru"),
         (["--out", "own_module.py"], 4, "make folder own_module.py: File exists"),
         (["--out", "own_module.py/out"], 4, "make folder own_module.py/out: Not a directory"),
     ],
 )
-def test_bad_arguments(
-    fleet: Path, words: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert text in error(capsys, str(fleet), *words, status=status)
+def test_bad_arguments(fleet: Path, words: list[str], status: int, text: str, error: Error) -> None:
+    assert text in error(str(fleet), *words, status=status)
 
 
-def test_no_fleet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "missing.toml: file: No such" in error(capsys, str(tmp_path / "missing.toml"))
+def test_no_fleet_file(tmp_path: Path, error: Error) -> None:
+    assert "missing.toml: file: No such" in error(str(tmp_path / "missing.toml"))
 
 
 @pytest.mark.parametrize(
@@ -520,89 +487,67 @@ def test_no_fleet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("own_module:number", "TypeError: 'int' object is not callable"),
         ("own_module:needs", "missing 1 required positional argument"),
         ("own_module:raises", "RuntimeError: no weights here"),
+        ("own_module:leaves", "SystemExit"),
         ("own_module:three", "expected module:function that gives a torch.nn.Module, not int"),
     ],
 )
-def test_a_factory_that_gives_no_model(
-    fleet: Path, factory: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_factory_that_gives_no_model(fleet: Path, factory: str, text: str, error: Error) -> None:
     fleet.write_text(fleet.read_text().replace("[rounds]", MODEL.format(factory)))
-    said = error(capsys, str(fleet))
+    said = error(str(fleet))
     assert said.startswith(f"sedge-emulate: model.factory: found '{factory}', ")
     assert text in said
 
 
-def test_a_model_that_does_not_fit_the_data(
-    fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_does_not_fit(fleet: Path, error: Error) -> None:
     fleet.write_text(fleet.read_text().replace("[rounds]", MODEL.format("own_module:wrong")))
-    assert "shapes cannot be multiplied" in error(capsys, str(fleet), status=3)
+    assert "shapes cannot be multiplied" in error(str(fleet), status=3)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "status", "text"),
+    ("dataset", "text"),
     [
-        ("missing.npz", 3, "missing.npz: No such file or directory"),
-        ("own_module:nothing", 3, "has no 'nothing'"),
-        (
-            "own_module:negative",
-            3,
-            "own_module:negative: y[0] is -1, but the model has classes 0 to 1",
-        ),
-        ("own_module:number", 3, "'int' object is not callable"),
+        ("missing.npz", "missing.npz: No such file or directory"),
+        ("own_module:nothing", "has no 'nothing'"),
+        ("own_module:negative", "negative: y[0] is -1, but the model has classes 0 to 1"),
+        ("own_module:number", "'int' object is not callable"),
     ],
 )
-def test_data_that_is_not_there(
-    fleet: Path, dataset: str, status: int, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_is_not_there(fleet: Path, dataset: str, text: str, error: Error) -> None:
     fleet.write_text(fleet.read_text().replace('"digits"', f'"{dataset}"').replace("= 600", "= 0"))
-    assert text in error(capsys, str(fleet), status=status)
+    assert text in error(str(fleet), status=3)
 
 
 @pytest.mark.fleet
-def test_a_fleet_that_cannot_train_says_so(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_that_cannot_train_says_so(fleet: Path, error: Error) -> None:
     """Every device declines: there is nothing to report, and no bug to look for."""
     text = fleet.read_text().replace('"digits"', '"own_module:huge"').replace("= 600", "= 0")
     fleet.write_text(text)
-    said = error(capsys, str(fleet), status=3)
+    said = error(str(fleet), status=3)
     assert said.startswith("sedge-emulate: FedOBP: 0 of 6 devices sent an update that counts")
     reason = r"'TrainingDiverged: .* the loss is nan' \(5 of 6\)$"
     assert re.search(f"6 declined, 0 rejected; most declined because {reason}", said)
     assert not (fleet.parent / "runs" / "latest" / "result.json").exists()
 
 
-def test_a_trainer_that_there_is_not(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trainer_that_there_is_not(fleet: Path, error: Error) -> None:
     fleet.write_text(fleet.read_text().replace('backend = "onnx"', 'backend = "abacus"'))
-    said = error(capsys, str(fleet))
+    said = error(str(fleet))
     assert said.startswith("sedge-emulate: trainer: found 'abacus', expected one of auto, ")
     assert multiprocessing.active_children() == []
 
 
-def test_two_emulations_in_one_folder(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_emulations_in_one_folder(fleet: Path, error: Error) -> None:
     out = fleet.parent / "out"
     with lock_folder(out):
-        said = error(capsys, str(fleet), "--out", str(out), status=4)
+        said = error(str(fleet), "--out", str(out), status=4)
     assert said == f"sedge-emulate: {out}: another process is using this state folder"
     assert [path.name for path in out.iterdir()] == ["lock"]
 
 
-def test_real_devices_need_one_strategy_and_a_broker(
-    fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fleet.write_text(f'real = ["pi-1"]\n{FLEET}')
-    assert "link: found 'memory', expected a broker" in error(capsys, str(fleet))
-    fleet.write_text(f'link = "mosquitto"\nreal = ["pi-1"]\n{FLEET}')
-    said = error(capsys, str(fleet))
-    assert said.startswith("sedge-emulate: strategies: found 4, expected one strategy")
-    assert "choose it with --only" in said
-
-
 @pytest.mark.fleet
-def test_an_emulation_that_has_ended_leaves_nothing_to_resume(
-    emulation: Emulation, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_ended_leaves_nothing_to_resume(emulation: Emulation, error: Error) -> None:
     fleet = emulation.out.parent / "fleet.toml"
-    said = error(capsys, str(fleet), "--out", str(emulation.out), "--resume")
+    said = error(str(fleet), "--out", str(emulation.out), "--resume")
     assert said.startswith("sedge-emulate: --resume: found ")
 
 

@@ -1,30 +1,30 @@
 """Pooled and paired figures, by hand: a small device must not decide what a table says."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from scipy import stats  # type: ignore[import-untyped]
+from tests.emulate.sample import SAMPLE
 
 from sedge_emulate import paired
 from sedge_emulate.paired import against_first, difference, pooled
-from sedge_emulate.result import DeviceResult, StrategyResult, read_json, spread
+from sedge_emulate.result import DeviceResult, StrategyResult, spread
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 
-_SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
+FIRST = SAMPLE.strategies[0]
 
 
 def strategy(name: str, *tested: tuple[int, float]) -> StrategyResult:
     """Devices with so many test examples, and this metric before and after."""
     devices = [
-        replace(_SAMPLE.strategies[0].devices[0], device=f"dev-{i}", num_test=n, before=m, after=m)
+        replace(FIRST.devices[0], device=f"dev-{i}", num_test=n, before=m, after=m)
         for i, (n, m) in enumerate(tested)
     ]
     before = spread([device.before for device in devices])
-    return replace(_SAMPLE.strategies[0], name=name, devices=devices, before=before, after=before)
+    return replace(FIRST, name=name, devices=devices, before=before, after=before)
 
 
 ONE = strategy("one", (95, 0.8), (5, 1.0))
@@ -96,10 +96,8 @@ def test_what_rounding_makes_of_equal_values_is_a_tie(gain: float) -> None:
 def test_wilcoxon_is_scipys(count: int) -> None:
     """Whole numbers that are often equal, and numbers that never are."""
     rng = np.random.default_rng(count)
-    for gains in (
-        rng.integers(1, 5, count) * rng.choice([-1, 1], count),
-        rng.normal(0.3, 1, count),
-    ):
+    whole = rng.integers(1, 5, count) * rng.choice([-1, 1], count)
+    for gains in (whole, rng.normal(0.3, 1, count)):
         found = paired.tested([(float(gain), 0.0) for gain in gains], ACCURACY)
         expected: Any = stats.wilcoxon(np.round(gains, paired.DECIMALS))
         assert found.wilcoxon_p == pytest.approx(expected.pvalue)

@@ -1,7 +1,6 @@
 """Progress: the estimate of the time left, the live table and the plain lines, on a clock of our own."""
 
 import io
-from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -14,18 +13,10 @@ from sedge_emulate.result import RoundResult
 def a_round(number: int) -> RoundResult:
     """Odd rounds have one late update."""
     return RoundResult(
-        round=number,
-        before_mean=0.5,
-        after_mean=0.625,
-        train_loss=0.5,
-        num_updates=2,
-        late=number % 2,
-        seconds=4.0,
-        bytes_up=60_000,
-        bytes_down=6_000_000,
-        coordinator_up=2_000_000,
-        coordinator_down=60_000,
-    )
+        round=number, before_mean=0.5, after_mean=0.625, train_loss=0.5, num_updates=2,
+        late=number % 2, seconds=4.0, bytes_up=60_000, bytes_down=6_000_000,
+        coordinator_up=2_000_000, coordinator_down=60_000,
+    )  # fmt: skip
 
 
 class Clock:
@@ -39,7 +30,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("round_s", "rounds_left", "in_round_s", "expected"),
+    ("round_s", "rounds", "in_s", "expected"),
     [
         ([], 5, 0.0, None),
         ([], 0, 0.0, 0.0),
@@ -50,10 +41,8 @@ class Clock:
         ([4.0], 0, 3.0, 0.0),
     ],
 )
-def test_time_left(
-    round_s: Sequence[float], rounds_left: int, in_round_s: float, expected: float | None
-) -> None:
-    assert time_left_s(round_s, rounds_left, in_round_s) == expected
+def test_time_left(round_s: list[float], rounds: int, in_s: float, expected: float | None) -> None:
+    assert time_left_s(round_s, rounds, in_s) == expected
 
 
 def test_plain_lines_where_no_one_watches() -> None:
@@ -90,8 +79,7 @@ def test_rounds_are_counted_and_not_called_by_their_numbers() -> None:
         progress.round_closed(a_round(5))
         assert shown(progress)[0].startswith("fedobp 3/4 ")
     line = file.getvalue().splitlines()[1]
-    assert line.startswith("fedobp round 3/4: ")
-    assert line.endswith(", 4.0 s left")
+    assert line.startswith("fedobp round 3/4: ") and line.endswith(", 4.0 s left")
 
 
 def test_a_line_says_who_was_late_and_what_went_twice() -> None:
@@ -113,11 +101,9 @@ LINKS = "; a device's first round ↑ 0 B ↓ 0 B, coordinator ↑ 2.00 MB ↓ 6
 
 def shown(progress: Progress, width: int = 110) -> list[str]:
     """The lines that the live table would draw now, without bars and padding."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(progress._render())
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().replace("━", "").splitlines()
-    return [" ".join(line.split()) for line in lines]
+    file = io.StringIO()
+    Console(file=file, width=width).print(progress._render())
+    return [" ".join(line.split()) for line in file.getvalue().replace("━", "").splitlines()]
 
 
 def test_the_live_table_follows_a_strategy() -> None:
@@ -155,21 +141,20 @@ def test_a_finished_strategy_stays_and_its_time_stops() -> None:
     clock.now += 50
     first, second, doing = shown(progress)
     assert first == "fedavg 1/1 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 6.0 s"
-    assert second.startswith("fedobp 0/1 ")
-    assert second.endswith(" 50 s")
+    assert second.startswith("fedobp 0/1 ") and second.endswith(" 50 s")
     assert doing == "waiting for devices"
     progress.finished()
     progress.finished()
     assert len(shown(progress)) == 2
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_the_bar_gives_way_in_a_narrow_terminal(width: int) -> None:
+def test_the_bar_gives_way_in_a_narrow_terminal() -> None:
     progress = Progress(Console(file=io.StringIO()), Clock())
     progress.strategy("fedpurin", 20)
     progress.round_closed(a_round(1))
-    words = shown(progress, width)[0]
-    assert words == "fedpurin 1/20 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 0.0 s 1:16 left"
+    for width in (80, 200):
+        words = shown(progress, width)[0]
+        assert words == "fedpurin 1/20 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 0.0 s 1:16 left"
 
 
 def test_the_live_table_is_drawn_and_cleaned_up_on_a_terminal() -> None:
@@ -180,6 +165,5 @@ def test_the_live_table_is_drawn_and_cleaned_up_on_a_terminal() -> None:
         progress.note("one note")
         raise RuntimeError("the run fails")
     written = file.getvalue()
-    assert "one note" in written
-    assert "fedavg" in written
+    assert "one note" in written and "fedavg" in written
     assert written.rstrip().endswith("\x1b[?25h"), "the cursor is back"

@@ -1,16 +1,12 @@
 """All settings as one list, and what must be equal in runs that are compared."""
 
-from pathlib import Path
-
 import msgspec
 from msgspec.structs import replace
+from tests.emulate.sample import SAMPLE
 
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.device_classes import ClassConfig
-from sedge_emulate.result import read_json
 from sedge_emulate.settings import conditions, conditions_of, differing, flat
-
-_SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
 
 
 def test_a_setting_has_the_key_that_the_file_gives_it() -> None:
@@ -38,21 +34,18 @@ def test_a_setting_has_the_key_that_the_file_gives_it() -> None:
 
 
 def test_neither_seed_nor_workers_nor_other_strategies_matter() -> None:
-    result = read_json(_SAMPLE)
-    other = {**result.settings, "seed": 7, "workers": 3, "strategies": [{"name": "fedavg"}]}
-    assert conditions(replace(result, seed=7, settings=other)) == conditions(result)
+    other = {**SAMPLE.settings, "seed": 7, "workers": 3, "strategies": [{"name": "fedavg"}]}
+    assert conditions(replace(SAMPLE, seed=7, settings=other)) == conditions(SAMPLE)
     for changed in (
-        replace(result, settings={**result.settings, "devices": 13}),
-        replace(result, dataset="other"),
-        replace(result, data_sha256="00"),
-        replace(result, link="mosquitto"),
-        replace(result, model=replace(result.model, parameters=1)),
+        replace(SAMPLE, settings={**SAMPLE.settings, "devices": 13}),
+        replace(SAMPLE, link="mosquitto"),
+        replace(SAMPLE, model=replace(SAMPLE.model, parameters=1)),
     ):
-        assert conditions(changed) != conditions(result)
+        assert conditions(changed) != conditions(SAMPLE)
 
 
 def test_the_conditions_of_a_strategy_are_its_table() -> None:
-    found = conditions_of(read_json(_SAMPLE), "fedobp")
+    found = conditions_of(SAMPLE, "fedobp")
     assert found["strategies[fedobp].options.quantile"] == 0.99
     # Of the fleet's table only the widths, which not every strategy has.
     assert [key for key in found if not key.startswith("strategies[")] == ["model.widths"]
@@ -60,14 +53,13 @@ def test_the_conditions_of_a_strategy_are_its_table() -> None:
 
 def test_settings_of_another_version_are_read_as_this_one_means_them() -> None:
     """A key that they lack is as by default, one that is gone says nothing; what differs has its key."""
-    fleet = EmulationConfig(
-        strategies=(StrategyConfig(name="fedavg"),), classes=(ClassConfig("a"), ClassConfig("b"))
-    )
+    classes = (ClassConfig("a"), ClassConfig("b"))
+    fleet = EmulationConfig(strategies=(StrategyConfig(name="fedavg"),), classes=classes)
     settings = msgspec.json.decode(msgspec.json.encode(fleet))
     del settings["data"]["alpha"], settings["classes"][1]["absent_rounds"]
     settings["classes"][0]["link"]["gone"] = settings["gone"] = 3
     assert not list(differing(settings, fleet))
-    other = replace(fleet, classes=(ClassConfig("a"), ClassConfig("b", absent_rounds=2)))
+    other = replace(fleet, classes=(classes[0], ClassConfig("b", absent_rounds=2)))
     assert list(differing(settings, other)) == [("classes[b].absent_rounds", 0, 2)]
     settings["devices"] = 3
     assert list(differing(settings, fleet)) == [("devices", 3, 20)]

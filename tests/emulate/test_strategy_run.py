@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cloud import given
+from tests.emulate.sample import SAMPLE
 from tests.emulate.workers.fleet_of_four import InlinePool
+from tests.fleet import Crash, failing
 
 from sedge_cloud.coding import WHOLE, BroadcastConfig, CodecConfig
 from sedge_cloud.config import TrainingConfig
@@ -21,6 +23,7 @@ from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_emulate import strategy_run as module
+from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import (
     DataConfig,
     EmulationConfig,
@@ -29,12 +32,12 @@ from sedge_emulate.config import (
     StrategyConfig,
     TrainerConfig,
 )
-from sedge_emulate.device_classes import ChurnConfig, ClassConfig
-from sedge_emulate.emulation import SharedSetup, set_up, strategy_run_of
+from sedge_emulate.device_classes import ChurnConfig, ClassConfig, LinkConfig
+from sedge_emulate.emulation import SharedSetup, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import page
-from sedge_emulate.result import StrategyResult, read_json
-from sedge_emulate.strategy_run import result_of, run_strategy
+from sedge_emulate.result import StrategyResult
+from sedge_emulate.strategy_run import result_of
 from sedge_emulate.virtual import fleet as virtual_fleet
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_protocol.codec import ValueCoding
@@ -74,18 +77,22 @@ def shared(template: Path, tmp_path: Path) -> SharedSetup:
     return set_up(CONFIG, tmp_path, tmp_path / "out", resume=True, note=lambda text: None)
 
 
-@pytest.fixture
-def screen() -> io.StringIO:
-    return io.StringIO()
-
-
-@pytest.fixture
-def progress(screen: io.StringIO) -> Progress:
-    return Progress(Console(file=screen, width=200))
-
-
 def pool_of(shared: SharedSetup) -> Any:
     return InlinePool(shared.setup, hold=True)
+
+
+def with_(shared: SharedSetup, **changes: Any) -> SharedSetup:
+    """The fleet with other values in these fields of its file."""
+    return replace(shared, config=msgspec.structs.replace(shared.config, **changes))
+
+
+def played(
+    shared: SharedSetup, strategy: StrategyConfig = FEDOBP, resume: bool = False, pool: Any = None,
+    url: str | None = None, screen: io.StringIO | None = None,
+) -> StrategyResult:  # fmt: skip
+    """The strategy's result, by default on a pool of its own."""
+    progress = Progress(Console(file=screen or io.StringIO(), width=200))
+    return result_of(shared, strategy, resume, pool or pool_of(shared), url, progress)
 
 
 def timeless(result: StrategyResult) -> StrategyResult:
@@ -93,15 +100,11 @@ def timeless(result: StrategyResult) -> StrategyResult:
     return msgspec.structs.replace(result, seconds=0.0, engine=None, rounds=rounds)
 
 
-def test_a_run_in_which_nothing_was_personal_says_so(
-    shared: SharedSetup, progress: Progress, screen: io.StringIO
-) -> None:
+def test_a_run_in_which_nothing_was_personal_says_so(shared: SharedSetup) -> None:
     """At its start, for its options, in the first round that devices return to, and in its result."""
     nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
-    result = result_of(shared, nothing, False, pool_of(shared), None, progress)
-    at_most = (
-        "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, which amounts to FedAvg"
-    )
+    result = played(shared, nothing, screen=(screen := io.StringIO()))
+    at_most = "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, which amounts to Fed"
     assert screen.getvalue().index(at_most) < screen.getvalue().index("none round 1/2")
     options, came = result.remarks
     assert options.startswith(at_most)
@@ -112,20 +115,13 @@ def test_a_run_in_which_nothing_was_personal_says_so(
 
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs sedge-fl[privacy]")
-def test_a_private_run_is_emulated_and_comes_out_the_same(
-    shared: SharedSetup, progress: Progress
-) -> None:
+def test_a_private_run_is_emulated_and_comes_out_the_same(shared: SharedSetup) -> None:
     """What devices measure is seen, and its noise follows from the seed."""
     private = msgspec.structs.replace(
-        FEDOBP,
-        options={"quantile": 0.9, "scoring": "device"},
-        codec=CodecConfig(error_feedback=False),
-        broadcast=WHOLE,
-        privacy=PrivacyConfig(epsilon=8, delta=0.01, clip=1e-3),
-    )
-    one, again = (
-        result_of(shared, private, False, pool_of(shared), None, progress) for _ in range(2)
-    )
+        FEDOBP, options={"quantile": 0.9, "scoring": "device"}, broadcast=WHOLE,
+        codec=CodecConfig(error_feedback=False), privacy=PrivacyConfig(epsilon=8, delta=0.01, clip=1e-3),
+    )  # fmt: skip
+    one, again = (played(shared, private) for _ in range(2))
     assert timeless(one) == timeless(again)
     assert [r.num_updates for r in one.rounds] == [DEVICES, DEVICES] and one.after.mean > 0
     noised = np.fromfile(shared.out / "models" / "fed-obp.bin", "<f4")
@@ -133,13 +129,10 @@ def test_a_private_run_is_emulated_and_comes_out_the_same(
     moved = float(np.linalg.norm(noised - start))
     # Two rounds of noise in 2,003 elements, far longer than two changes of a clip's length.
     assert 2e-3 < moved < 0.1
-    with pytest.raises(
-        ConfigError, match=r"privacy\.delta: found 0\.5, expected below 1 / 3 devices"
-    ):
-        loose = PrivacyConfig(epsilon=8, delta=0.5, clip=1.0)
-        msgspec.structs.replace(
-            CONFIG, strategies=(msgspec.structs.replace(private, privacy=loose),)
-        ).check()
+    loose = msgspec.structs.replace(private, privacy=PrivacyConfig(epsilon=8, delta=0.5, clip=1.0))
+    expected = r"privacy\.delta: found 0\.5, expected below 1 / 3 devices"
+    with pytest.raises(ConfigError, match=expected):
+        with_(shared, strategies=(loose,)).config.check()
 
 
 class Overflowing(given.Given, frozen=True):
@@ -150,11 +143,9 @@ class Overflowing(given.Given, frozen=True):
         return found if context.round < 1 else context.replaced(np.full_like(found.theta, 1e30))
 
 
-def test_a_result_tells_everything(
-    shared: SharedSetup, progress: Progress, screen: io.StringIO
-) -> None:
-    pool = pool_of(shared)
-    result = result_of(shared, FEDOBP, False, pool, None, progress)
+def test_a_result_tells_everything(shared: SharedSetup) -> None:
+    pool, screen = pool_of(shared), io.StringIO()
+    result = played(shared, pool=pool, screen=screen)
     assert (result.name, result.options) == ("Fed OBP", {"quantile": 0.9})
     assert [r.round for r in result.rounds] == [1, 2]
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
@@ -187,9 +178,7 @@ def test_a_result_tells_everything(
     assert "Fed OBP round 2/2" in screen.getvalue()
 
 
-def test_every_model_is_tested_on_the_same_examples(
-    template: Path, tmp_path: Path, progress: Progress
-) -> None:
+def test_every_model_is_tested_on_the_same_examples(template: Path, tmp_path: Path) -> None:
     """With nothing personal every device is sent the global model, and does as well as that one."""
     data = msgspec.structs.replace(CONFIG.data, central_test=0.2)
     model = msgspec.structs.replace(CONFIG.model, seed=CONFIG.seed)
@@ -197,8 +186,7 @@ def test_every_model_is_tested_on_the_same_examples(
     central = set_up(config, template, tmp_path / "out", resume=False, note=lambda text: None)
     # The first weights have a seed of their own.
     assert (load(central.bundle)[1] == load(template / "out" / "bundle")[1]).all()
-    plain = StrategyConfig(name="fedavg")
-    result = result_of(central, plain, False, pool_of(central), None, progress)
+    result = played(central, StrategyConfig(name="fedavg"))
     found = result.central
     assert found is not None
     assert (found.examples, found.before.min) == (18, found.before.max)
@@ -207,139 +195,100 @@ def test_every_model_is_tested_on_the_same_examples(
     assert len(pairs) == DEVICES
     assert found.after.mean == pytest.approx(sum(after for _, after in pairs) / DEVICES)
     assert found.after.min < found.after.max
-    again = result_of(central, FEDOBP, False, pool_of(central), None, progress).central
+    again = played(central).central
     assert again is not None
     assert again.before.min < again.before.max  # what is personal differs
 
 
-def test_devices_of_a_class_miss_the_last_rounds(shared: SharedSetup, progress: Progress) -> None:
+def test_devices_of_a_class_miss_the_last_rounds(shared: SharedSetup) -> None:
     """One misses the last of two rounds, one both; all are there for the final evaluation."""
-    classes = (
-        ClassConfig("steady"),
-        ClassConfig("away", absent_rounds=1),
-        ClassConfig("new", absent_rounds=9),
-    )
-    config = msgspec.structs.replace(CONFIG, classes=classes)
-    config = msgspec.structs.replace(config, rounds=RoundsConfig(num_rounds=2, seed=3)).check()
-    result = result_of(
-        replace(shared, config=config),
-        StrategyConfig(name="fedrep"),
-        False,
-        pool_of(shared),
-        None,
-        progress,
-    )
+    rounds = {"steady": 0, "away": 1, "new": 9}
+    classes = tuple(ClassConfig(name, absent_rounds=count) for name, count in rounds.items())
+    absent = with_(shared, classes=classes, rounds=RoundsConfig(num_rounds=2, seed=3))
+    absent.config.check()
+    result = played(absent, StrategyConfig(name="fedrep"))
     assert [r.num_updates for r in result.rounds] == [2, 1]
     assert sorted(device.class_name for device in result.devices) == ["away", "new", "steady"]
     assert result.epochs == 2  # FedRep trains its head for one epoch and its body for one
-    with pytest.raises(
-        ConfigError, match=r"classes\.absent_rounds: found 1, expected 0 in at least one class"
-    ):
-        msgspec.structs.replace(config, classes=classes[1:]).check()
+    expected = r"classes\.absent_rounds: found 1, expected 0 in at least one class"
+    with pytest.raises(ConfigError, match=expected):
+        with_(absent, classes=classes[1:]).config.check()
 
 
-def test_who_learned_with_whom(shared: SharedSetup, progress: Progress, tmp_path: Path) -> None:
+def test_who_learned_with_whom(shared: SharedSetup) -> None:
     """Of three devices at least the pair that is most alike, in each of two rounds."""
-    fedcac = StrategyConfig(name="fedcac")
-    result = result_of(shared, fedcac, False, pool_of(shared), None, progress)
+    result = played(shared, StrategyConfig(name="fedcac"))
     counts = [n for others in result.partners.values() for n in others.values()]
     assert max(counts) == 2
     assert all(device not in others for device, others in result.partners.items())
-    sample = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
-    html = page(msgspec.structs.replace(sample, strategies=[result]))
+    html = page(msgspec.structs.replace(SAMPLE, strategies=[result]))
     device, others = next(iter(result.partners.items()))
     other, rounds = max(others.items(), key=lambda pair: pair[1])
     assert f"<td>{device}</td><td>" in html
     assert f"{other} ({rounds})" in html
 
 
-def test_a_strategy_that_has_ended_is_not_run_again(
-    shared: SharedSetup, progress: Progress
-) -> None:
-    first = result_of(shared, FEDOBP, False, pool_of(shared), None, progress)
-    pool = pool_of(shared)
-    assert result_of(shared, FEDOBP, True, pool, None, progress) == first
+def test_a_strategy_that_has_ended_is_not_run_again(shared: SharedSetup) -> None:
+    first, pool = played(shared), pool_of(shared)
+    assert played(shared, FEDOBP, True, pool) == first
     assert pool.requests == []
-    again = result_of(shared, FEDOBP, False, pool, None, progress)
-    assert timeless(again) == timeless(first)
+    assert timeless(played(shared, pool=pool)) == timeless(first)
     assert len(pool.requests) == 3 * DEVICES
 
 
-def test_what_was_trained_before_a_kill_is_not_trained_again(
-    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    first = pool_of(shared)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "keep", killed)
-        with pytest.raises(KeyboardInterrupt):
-            result_of(shared, FEDOBP, False, first, None, progress)
-    second = pool_of(shared)
-    result = result_of(shared, FEDOBP, True, second, None, progress)
+def test_what_was_trained_before_a_kill_is_not_trained_again(shared: SharedSetup) -> None:
+    first, second = pool_of(shared), pool_of(shared)
+    with failing(module, "keep", Crash()), pytest.raises(Crash):
+        played(shared, pool=first)
+    result = played(shared, FEDOBP, True, second)
     assert second.requests == []
     assert len(first.requests) == 3 * DEVICES
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
 
 
-def test_another_trainer_finds_nothing_in_the_cache(
-    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strategy_run = strategy_run_of(shared, FEDOBP, True)
+@pytest.fixture
+def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No result is kept."""
+    monkeypatch.setattr(module, "keep", lambda *_: None)
 
-    def forget(*arguments: object) -> None:
-        pass
 
-    monkeypatch.setattr(module, "keep", forget)
-    run_strategy(shared, strategy_run, pool_of(shared), None, progress)
+@pytest.mark.usefixtures("forgetting")
+def test_another_trainer_finds_nothing_in_the_cache(shared: SharedSetup) -> None:
     other = pool_of(shared)
     other.trainer = "another"
-    run_strategy(shared, strategy_run, other, None, progress)
+    played(shared, FEDOBP, True)
+    played(shared, FEDOBP, True, other)
     assert len(other.requests) == 3 * DEVICES
 
 
-def test_a_fleet_that_cannot_train_says_why(shared: SharedSetup, progress: Progress) -> None:
-    training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
-    attempts_exhausted = replace(
-        shared, config=msgspec.structs.replace(shared.config, training=training)
-    )
-    with pytest.raises(
-        DataError,
-        match=r"Fed OBP: 0 of 3 devices sent .* most declined because 'TrainingDiverged: .* \([123] of 3\)",
-    ):
-        result_of(attempts_exhausted, FEDOBP, False, pool_of(shared), None, progress)
+def test_a_fleet_that_cannot_train_says_why(shared: SharedSetup) -> None:
+    wild = with_(shared, training=TrainingConfig(learning_rate=1000.0, local_epochs=100))
+    expected = r"Fed OBP: 0 of 3 devices sent .* because 'TrainingDiverged: .* \([123] of 3\)"
+    with pytest.raises(DataError, match=expected):
+        played(wild)
     assert not (shared.out / "models").exists()
 
 
-def test_a_run_that_cannot_go_on_says_why(shared: SharedSetup, progress: Progress) -> None:
+def test_a_run_that_cannot_go_on_says_why(shared: SharedSetup) -> None:
     """A later plan may fail where the first did not."""
     given.clear()
     given.PLANS["device-1"] = lambda context, client: Assignment(width=context.round)
+    expected = r"mine: round 2 cannot be planned: .*Given, device-1: wid"
     try:
-        own = StrategyConfig(name=given.NAME, label="mine")
-        with pytest.raises(
-            DataError, match=r"mine: round 2 cannot be planned: .*Given, device-1: wid"
-        ):
-            result_of(shared, own, False, pool_of(shared), None, progress)
+        with pytest.raises(DataError, match=expected):
+            played(shared, StrategyConfig(name=given.NAME, label="mine"))
     finally:
         given.clear()
     assert not (shared.out / "models").exists()
 
 
-def test_a_run_that_fails_with_answers_in_hand_has_no_result(
-    shared: SharedSetup, progress: Progress
-) -> None:
+def test_a_run_that_fails_with_answers_in_hand_has_no_result(shared: SharedSetup) -> None:
     """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
-
     fp16 = BroadcastConfig(ValueCoding.FP16, 1.0)
-    config = msgspec.structs.replace(
-        shared.config, rounds=RoundsConfig(num_rounds=3), broadcast=fp16
-    )
-    overflowing = replace(shared, config=config)
+    overflowing = with_(shared, rounds=RoundsConfig(num_rounds=3), broadcast=fp16)
     own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
     with pytest.raises(DataError, match=r"mine: the next global model cannot be created: .* fp16"):
-        result_of(overflowing, own, False, pool_of(shared), None, progress)
+        played(overflowing, own)
     given.clear()
     assert not (shared.out / "models").exists()
 
@@ -369,108 +318,74 @@ class Ending(given.Given, frozen=True):
         return context.replaced(super().apply(context, updates).theta, over)
 
 
-@pytest.mark.parametrize(
-    ("own", "epochs", "said"), [("Listing", 3, "not known"), ("Ending", 0, "")]
-)
+@pytest.mark.parametrize(("own", "count", "said"), [("Listing", 3, "not known"), ("Ending", 0, "")])
 def test_a_strategy_that_fails_after_the_last_round_has_a_result(
-    shared: SharedSetup, progress: Progress, own: str, epochs: int, said: str
+    shared: SharedSetup, own: str, count: int, said: str
 ) -> None:
     strategy = StrategyConfig(name=f"tests.emulate.test_strategy_run:{own}", label="mine")
-    result = result_of(shared, strategy, False, pool_of(shared), None, progress)
+    result = played(shared, strategy)
     given.clear()
-    assert (len(result.rounds), result.epochs) == (2, epochs)
+    assert (len(result.rounds), result.epochs) == (2, count)
     assert said in "".join(result.remarks)
 
 
-def test_a_strategy_that_there_is_not(shared: SharedSetup, progress: Progress) -> None:
-    strategy_run = strategy_run_of(shared, StrategyConfig(name="fedwhat"), False)
-    with pytest.raises(ConfigError, match="fedwhat"):
-        run_strategy(shared, strategy_run, pool_of(shared), None, progress)
+@pytest.fixture
+def deaf(shared: SharedSetup) -> SharedSetup:
+    """A fleet to which every message is lost."""
+    return with_(shared, classes=(ClassConfig("deaf", link=LinkConfig(loss=1.0)),))
 
 
-def test_a_fleet_in_which_nothing_happens(shared: SharedSetup, progress: Progress) -> None:
-    """Every message is lost: virtual time would pass for ever."""
-    lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
-    config = msgspec.structs.replace(shared.config, classes=(lossy,))
-    deaf = replace(shared, config=config)
+def test_a_fleet_in_which_nothing_happens(deaf: SharedSetup) -> None:
+    """Virtual time would pass for ever."""
     with pytest.raises(LinkError, match="60000 virtual seconds, with 0 of 3 devices online"):
-        result_of(deaf, FEDOBP, False, pool_of(shared), None, progress)
+        played(deaf)
 
 
-def test_devices_that_come_late_are_waited_for(shared: SharedSetup, progress: Progress) -> None:
-    config = msgspec.structs.replace(
-        shared.config,
-        churn=ChurnConfig(join_within_s=20_000),
-        rounds=RoundsConfig(num_rounds=1, deadline_s=1),
-    )
-    late = replace(shared, config=config)
-    result = result_of(late, FEDOBP, False, pool_of(shared), None, progress)
-    assert result.rounds[0].opened_s > 1000
+def test_devices_that_come_late_are_waited_for(shared: SharedSetup) -> None:
+    late, one = ChurnConfig(join_within_s=20_000), RoundsConfig(num_rounds=1, deadline_s=1)
+    assert played(with_(shared, churn=late, rounds=one)).rounds[0].opened_s > 1000
 
 
-def test_a_full_disk_of_this_host_is_named(
-    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(blobs: BlobFolder, length: int) -> None:
-        raise StorageError(f"disk full: needs {length} bytes")
-
-    lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
-    deaf = replace(shared, config=msgspec.structs.replace(shared.config, classes=(lossy,)))
-    monkeypatch.setattr(BlobFolder, "require_room", full)
-    with pytest.raises(StorageError, match="disk full: needs 8012 bytes"):
-        result_of(deaf, FEDOBP, False, pool_of(shared), None, progress)
+def test_a_full_disk_of_this_host_is_named(deaf: SharedSetup) -> None:
+    full = failing(BlobFolder, "require_room", StorageError("disk full"))
+    with full, pytest.raises(StorageError, match="disk full"):
+        played(deaf)
 
 
+@pytest.mark.usefixtures("forgetting")
 def test_files_go_though_an_earlier_start_had_other_settings(
-    shared: SharedSetup, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    shared: SharedSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asks for its jobs any more: this run has nothing to catch up with. More rounds it has."""
     known: list[bool] = []
-
-    def forget(*arguments: object) -> None:
-        pass
 
     def noted(folder: Path, live: bool, source: WholeBlobs) -> HostDisk:
         known.append(not live)
         return HostDisk(folder, live, source)
 
     monkeypatch.setattr(virtual_fleet, "HostDisk", noted)
-    monkeypatch.setattr(module, "keep", forget)
     other = msgspec.structs.replace(FEDOBP, training=TrainingConfig(learning_rate=0.02))
-    longer = replace(
-        shared, config=msgspec.structs.replace(shared.config, rounds=RoundsConfig(num_rounds=3))
-    )
+    longer = with_(shared, rounds=RoundsConfig(num_rounds=3))
     for each, strategy in ((shared, FEDOBP), (shared, FEDOBP), (shared, other), (longer, FEDOBP)):
-        result_of(each, strategy, True, pool_of(shared), None, progress)
+        played(each, strategy, True)
     assert known == [False, True, False, True]
 
 
-def test_real_devices_are_invited_before_the_fleet_begins(
-    shared: SharedSetup, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Played(Exception):
-        pass
-
-    def play(fleet: object, watch: object) -> None:
-        raise Played
-
-    monkeypatch.setattr("sedge_emulate.broker.fleet.BrokerFleet.play", play)
-    config = msgspec.structs.replace(shared.config, real=("pi-1", "pi-2"), link="mosquitto")
-    joined = replace(shared, config=config)
-    url = "mqtt://127.0.0.1:1"
-    with pytest.raises(Played):
-        result_of(joined, FEDOBP, False, pool_of(shared), url, progress)
+def test_real_devices_are_invited_before_the_fleet_begins(shared: SharedSetup) -> None:
+    joined = with_(shared, real=("pi-1", "pi-2"), link="mosquitto")
+    url, screen = "mqtt://127.0.0.1:1", io.StringIO()
+    with failing(BrokerFleet, "play", Crash()), pytest.raises(Crash):
+        played(joined, url=url, screen=screen)
     for device in ("pi-1", "pi-2"):
         folder = shared.out / "join" / device
         text = (folder / "edge.toml").read_text()
-        assert f'device = "{device}"' in text
-        assert 'fleet = "fed-obp"' in text
-        assert url in text
+        for words in (f'device = "{device}"', 'fleet = "fed-obp"', url):
+            assert words in text
         note = f"{device} can join from {folder}: sedge-edge -c {folder}/edge.toml run"
         assert note.replace(" ", "") in "".join(screen.getvalue().split())
     # Begun anew into the same folder they have new secrets.
     secret = (folder / "secret").read_text()
     shutil.rmtree(shared.out / "state" / "runs")
-    with pytest.raises(Played):
-        result_of(joined, FEDOBP, False, pool_of(shared), url, progress)
+    with failing(BrokerFleet, "play", Crash()), pytest.raises(Crash):
+        played(joined, url=url)
     assert (folder / "secret").read_text() != secret

@@ -126,22 +126,18 @@ def test_a_device_of_a_round_before_this_start_is_no_newcomer(run: Run) -> None:
 
 
 def test_it_is_over_when_the_run_has_ended(run: Run) -> None:
+    """Why it failed tells the coordinator, or the round that ended it, or nobody if it had before."""
     assert not run.watch.ended
     run.now = 5.0
-    run.watch.observe(RunEnded("s", "finished"))
-    assert run.watch.ended
-    assert run.watch.last_event_s == 5.0
-    assert run.watch.failure == ""
-    run.watch.observe(RunEnded("s", "failed", "no plan"))
-    assert run.watch.failure == "no plan"
-
-
-def test_whoever_tells_why_a_run_has_failed_it_is_known(run: Run) -> None:
-    """The coordinator, the round that ended it, or nobody where it was before this start."""
-    run.watch.observe(RunEnded("s", "failed"))
-    assert run.watch.failure == "the run is failed; start it again with --fresh"
-    run.watch.observe(RunEnded("s", "stopped"))
-    assert run.watch.failure == "the run is stopped; start it again with --fresh"
+    for status, why, failure in (
+        ("finished", "", ""),
+        ("failed", "no plan", "no plan"),
+        ("failed", "", "the run is failed; start it again with --fresh"),
+        ("stopped", "", "the run is stopped; start it again with --fresh"),
+    ):
+        run.watch.observe(RunEnded("s", status, why))
+        assert run.watch.failure == failure
+    assert run.watch.ended and run.watch.last_event_s == 5.0
     run.watch.observe(RoundClosed(replace(summary(1), failure="not a finite number")))
     run.watch.observe(RunEnded("s", "failed"))
     assert run.watch.failure == "not a finite number"

@@ -8,7 +8,7 @@ Where torch is built with CUDA, the card is "cuda". A CPU-only torch has no auto
 asks once which devices there are: this is imported by a process of its own, before autograd runs.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -63,13 +63,7 @@ class Host(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.downloads: list[str] = []
         self.uploads: list[str] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             self.downloads.append("item")
@@ -94,13 +88,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held: dict[int, tuple[Any, int]] = {}
         self.peak = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         self._held = {k: held for k, held in self._held.items() if not held[0].expired()}
         for tensor in _tensors(outputs):
@@ -129,10 +117,6 @@ def _tolist(fake: Tensor) -> object:
     return _numpy(fake.cpu()).tolist()
 
 
-def _name(device: torch.device) -> str:
-    return "a card of fakes"
-
-
 def _copied(model: nn.Module) -> nn.Module:
     """A model is copied with its numbers, before it goes to the card."""
     with unset_fake_temporarily():
@@ -150,6 +134,6 @@ def card() -> Generator[Host]:
             stack.enter_context(patch.object(owner, "copied", _copied))
         for name, replacement in (("numpy", _numpy), ("tolist", _tolist)):
             stack.enter_context(patch.object(FakeTensor, name, replacement))
-        stack.enter_context(patch.object(torch.cuda, "get_device_name", _name))
+        stack.enter_context(patch.object(torch.cuda, "get_device_name", lambda _: "fakes"))
         stack.enter_context(Fakes(allow_non_fake_inputs=True))
         yield stack.enter_context(Host())

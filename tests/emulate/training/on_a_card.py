@@ -3,7 +3,7 @@
 Run by test_on_a_card, in a process of its own (see ``card``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import avgcnn, resnet8
 from sedge_export.models import mlp as large_mlp
-from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
@@ -57,10 +56,8 @@ def one_by_one(of: TrainingProblem, **options: Any) -> AutogradTrainer:
     return AutogradTrainer(of, options.pop("precision", "fp32"), CARD, **options)
 
 
-TRAINERS: dict[str, Callable[..., FleetTrainer]] = {
-    "vectorised": vectorised,
-    "autograd": one_by_one,
-}
+Opened = Callable[..., FleetTrainer]
+TRAINERS: dict[str, Opened] = {"vectorised": vectorised, "autograd": one_by_one}
 
 
 def dropping() -> TrainingProblem:
@@ -81,10 +78,8 @@ def tasks_for(of: TrainingProblem, training: Training) -> list[Task]:
     """A plain training, and one with all that an order asks for: anchor, correction, gradient."""
     plain, full = trainings.devices(of, training, (BATCH + 1, 3))
     (correction,) = trainings.corrections(of, 1)
-    return [
-        plain,
-        trainings.with_(full, anchor=full.request.theta, correction=correction, gradient=True),
-    ]
+    asked = {"anchor": full.request.theta, "correction": correction, "gradient": True}
+    return [plain, trainings.with_(full, **asked)]
 
 
 def trains(trainer: FleetTrainer, of: TrainingProblem, training: Training) -> None:
@@ -103,15 +98,11 @@ def test_no_option_of_a_training_and_no_part_of_a_task_is_left_out() -> None:
     for name in structs.asdict(plain):
         assert any(getattr(t, name) != getattr(plain, name) for t in TRAININGS.values()), name
     _, full = tasks_for(ready("mlp"), PLAIN)
-    given = {
-        name
-        for name, value in vars(full.request).items()
-        if value is not None and value is not False
-    }
+    asked = vars(full.request).items()
+    given = {name for name, value in asked if value is not None and value is not False}
     # The tests below give the first two; guidance is of bundles with a guided loss, not tried here.
-    assert given | {"moments", "second", "guidance"} == {
-        field.name for field in fields(TrainRequest)
-    }
+    elsewhere = {"moments", "second", "guidance"}
+    assert given | elsewhere == {field.name for field in fields(TrainRequest)}
 
 
 def no_step_waits(
@@ -145,9 +136,7 @@ def test_every_training_is_done_there_and_no_step_waits(trainer: str, training: 
 @pytest.mark.parametrize(
     ("trainer", "model"),
     [
-        ("vectorised", "cnn"),
-        ("vectorised", "batchnorm"),
-        ("vectorised", "groupnorm"),
+        *(("vectorised", name) for name in ("cnn", "batchnorm", "groupnorm")),
         ("autograd", "batchnorm"),
     ],
 )
@@ -175,13 +164,8 @@ def test_a_steps_random_numbers_alone_go_there(trainer: str) -> None:
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_two_models_are_trained_there(trainer: str, adaptive: bool) -> None:
     of = ready("batchnorm")
-    task = trainings.devices(of, PLAIN, (3,))[0]
-    mixed = Task(
-        TrainRequest(
-            task.request.theta, PULLED, 7, second=SecondModel(task.request.theta, 0.6, adaptive)
-        ),
-        task.examples,
-    )
+    task = trainings.devices(of, PULLED, (3,))[0]
+    mixed = trainings.with_(task, second=SecondModel(task.request.theta, 0.6, adaptive))
     with card():
         (end,) = TRAINERS[trainer](of).train([mixed])
     assert isinstance(end, Trained) and end.second is not None, end
@@ -233,33 +217,21 @@ def peak_bytes(
 ) -> int:
     """The most that lives on the card in a training or an evaluation of so many devices."""
     theta, size = of.network.theta, of.network.layout.size
-    full = Task(
-        TrainRequest(theta, FULL, 1), trainings.examples(of.input.shape, 2 * of.batch_size, 0)
-    )
-    full = trainings.with_(full, anchor=theta, correction=theta, gradient=True)
+    examples = trainings.examples(of.input.shape, 2 * of.batch_size, 0)
+    plain = Task(TrainRequest(theta, Training(momentum=0.9), 1), examples)
+    asked = {"anchor": theta, "correction": theta, "gradient": True}
+    tasks = {"plain": plain, "full": trainings.with_(plain, training=FULL, **asked)}
 
-    def stacked(vectors: Sequence[Theta], width: int, device: torch.device) -> Tensor:
+    def stacked(vectors: object, width: int, device: torch.device) -> Tensor:
         return torch.empty(width, size, device=device)  # no such memory on the host
 
     monkeypatch.setattr(trainer_module, "stacked_thetas", stacked)
     with card(), Live() as live:
         trainer = VectorisedTrainer(of, "fp32", CARD, width, convolutions=convolutions)
         if work == "evaluation":
-            trainer.evaluate([(theta, full.examples)])
+            trainer.evaluate([(theta, examples)])
         else:
-            trainer.train(
-                [
-                    full
-                    if work == "full"
-                    else trainings.with_(
-                        full,
-                        anchor=None,
-                        correction=None,
-                        gradient=False,
-                        training=Training(momentum=0.9),
-                    )
-                ]
-            )
+            trainer.train([tasks[work]])
     peak: int = live.peak
     return peak
 
@@ -281,11 +253,8 @@ def test_what_fits_into_80_gb(
     make, shape, batch_size = PLACES[model]
     of = TrainingProblem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
     assert of.network.layout.size and not of.noise
-    planned = place_bytes(of, convolutions)
-    peaks = {
-        work: peak_bytes(of, convolutions, width, work, monkeypatch)
-        for work in ("full", "plain", "evaluation")
-    }
+    planned, works = place_bytes(of, convolutions), ("full", "plain", "evaluation")
+    peaks = {work: peak_bytes(of, convolutions, width, work, monkeypatch) for work in works}
     assert max(peaks.values()) <= COLLECTED * width * planned, peaks
     could = EIGHTY_GB / max(peaks["plain"], peaks["evaluation"]) * width
     assert could / 2 <= most_devices(of, EIGHTY_GB, convolutions) <= could

@@ -1,13 +1,16 @@
 """One device after another by autograd."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from msgspec import structs
+from numpy.typing import NDArray
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import BATCH, PLAIN, problem
 
-from sedge_edge.training.batches import Permutations
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import TrainingProblem
@@ -25,13 +28,12 @@ def test_somebody_elses_shuffles() -> None:
     """A replay of a published run brings its own permutations."""
     asked: list[tuple[int, int, int]] = []
 
-    def backwards(seed: int, num_examples: int, epochs: int):  # type: ignore[no-untyped-def]
+    def backwards(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
         asked.append((seed, num_examples, epochs))
         return iter([np.arange(num_examples)[::-1]] * epochs)
 
-    shuffles: Permutations = backwards
     of = problem("mlp")
-    other = TrainingProblem(of.module, of.objective, of.batch_size, of.input, shuffles=shuffles)
+    other = replace(of, shuffles=backwards)
     (task, *_) = trainings.devices(of, PLAIN)
     own, others = (trainings.trained(opened(p), [task])[0] for p in (of, other))
     assert (own.theta != others.theta).any()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.emulate.training.trainings import MODELS, problem
+from tests.export.layers import Body, Lambda
 from tools.bench.zoo.deep import resnet18
 from torch import Tensor, nn
 
@@ -41,10 +42,14 @@ def opened() -> AutogradTrainer:
     return AutogradTrainer(OF, "fp32", CPU)
 
 
+Spoil = Callable[[Task, Trained], Trained]
+Model = tuple[Theta, Examples]
+
+
 class Faulty(AutogradTrainer):
     """A trainer with one thing wrong."""
 
-    def __init__(self, spoil: Callable[[Task, Trained], Trained], of: TrainingProblem = OF) -> None:
+    def __init__(self, spoil: Spoil = lambda _, end: end, of: TrainingProblem = OF) -> None:
         super().__init__(of, "fp32", CPU)
         self.name = "faulty"
         self._spoil = spoil
@@ -115,20 +120,10 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
         check(unlearned(of, "0.0.weight"), of, "fp32", found)
 
 
-class InFloat32(nn.Module):
-    """A model that asks for float32, and computes in float64 all the same when it is the reference."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(64, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.last(x.flatten(1).float())
-        return found
-
-
 def test_a_model_that_asks_for_float32() -> None:
-    of = replace(problem("mlp"), module=InFloat32())
+    """It computes in float64 all the same when it is the reference."""
+    asking = Lambda(lambda last, x: last(x.flatten(1).float()), nn.Linear(64, 5))
+    of = replace(problem("mlp"), module=asking)
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 
@@ -162,23 +157,18 @@ def dearer(task: Task, end: Trained) -> Trained:
         (dearer, "faulty: the loss is wrong"),
     ],
 )
-def test_wrong_ones_are_refused(
-    spoil: Callable[[Task, Trained], Trained], message: str, wanted: References
-) -> None:
+def test_wrong_ones_are_refused(spoil: Spoil, message: str, wanted: References) -> None:
     with pytest.raises(Wrong, match=message):
         check(Faulty(spoil), OF, "fp32", wanted)
 
 
-def test_a_gradient_of_the_wrong_element_is_refused(
-    wanted: References, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shifted_gradient_is_refused(wanted: References, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
-    right = Module.differentiate
+    right, weight = Module.differentiate, place("0.weight")
 
     def shifted(self: Module, *given: Any) -> Differentiated:
         found = right(self, *given)
-        place = OF.network.layout.by_name["0.weight"].slice
-        found.gradient[place] = cast(Tensor, found.gradient)[place].roll(1)
+        found.gradient[weight] = cast(Tensor, found.gradient)[weight].roll(1)
         return found
 
     monkeypatch.setattr(Module, "differentiate", shifted)
@@ -202,7 +192,7 @@ class Neighbourly(Faulty):
 
 def test_company_must_not_show(wanted: References) -> None:
     with pytest.raises(Wrong, match="depend on the others in its group"):
-        check(Neighbourly(lambda _, end: end), OF, "fp32", wanted)
+        check(Neighbourly(), OF, "fp32", wanted)
 
 
 class Misjudging(Faulty):
@@ -210,9 +200,7 @@ class Misjudging(Faulty):
 
     answer: Metrics | TrainingDiverged = Metrics(1.0, 0.5, 1)
 
-    def evaluate(
-        self, models: Sequence[tuple[Theta, Examples]]
-    ) -> list[Metrics | TrainingDiverged]:
+    def evaluate(self, models: Sequence[Model]) -> list[Metrics | TrainingDiverged]:
         return [self.answer] * len(models)
 
 
@@ -224,55 +212,43 @@ class Diverging(Faulty):
 
 
 def test_evaluations_are_checked(wanted: References) -> None:
-    trainer = Misjudging(lambda _, end: end)
+    trainer = Misjudging()
     with pytest.raises(Wrong, match="the loss_sum is wrong"):
         check(trainer, OF, "fp32", wanted)
     trainer.answer = TrainingDiverged("no")
     with pytest.raises(Wrong, match="faulty: no in an evaluation, but not in torch"):
         check(trainer, OF, "fp32", wanted)
-    (loss,) = {end.loss for end in AutogradTrainer.evaluate(trainer, [judged(wanted)])}  # type: ignore[union-attr]
-    trainer.answer = Metrics(loss, 1.0, 1)
+    first = next(wanted.cases()).task
+    (end,) = AutogradTrainer.evaluate(trainer, [(first.request.theta, first.examples)])
+    assert isinstance(end, Metrics)
+    trainer.answer = Metrics(end.loss, 1.0, 1)
     with pytest.raises(Wrong, match="the metric_sum is wrong"):
         check(trainer, OF, "fp32", wanted)
 
 
-def judged(wanted: References) -> tuple[Theta, Examples]:
-    """What the first case evaluates."""
-    task = next(wanted.cases()).task
-    return task.request.theta, task.examples
-
-
 def test_divergence_is_wrong_here(wanted: References) -> None:
     with pytest.raises(Wrong, match="diverged, but not in torch: at once"):
-        check(Diverging(lambda _, end: end), OF, "fp32", wanted)
+        check(Diverging(), OF, "fp32", wanted)
 
 
-@pytest.mark.parametrize(
-    ("shape", "model"), [((3, 8, 8), OF.module), ((2, 8, 8), nn.Conv2d(2, 3, 3))]
-)
-def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.Module) -> None:
-    of = TrainingProblem(model, OF.objective, 8, TensorSpec("float32", shape))
-    with pytest.raises(ExportError, match=r"expected outputs \(B, C, ...\) for rows of float32"):
-        references(of)
+def test_a_model_that_does_not_fit_its_input() -> None:
+    for shape, model in ((3, 8, 8), OF.module), ((2, 8, 8), nn.Conv2d(2, 3, 3)):
+        of = TrainingProblem(model, OF.objective, 8, TensorSpec("float32", shape))
+        with pytest.raises(ExportError, match=r"expected outputs \(B, C, ...\) for rows of float"):
+            references(of)
 
 
-class Coded(nn.Module):
+def embedded(table: Body, x: Tensor) -> Tensor:
     """Two numbers and a category's code in each row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.codes, self.head = nn.Embedding(3, 4), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(torch.cat([x[:, :2], self.codes(x[:, 2].long())], 1))
-        return found
+    return torch.cat([x[:, :2], table(x[:, 2].long())], 1)
 
 
 def test_a_model_that_takes_no_random_rows_is_checked_on_real_ones() -> None:
+    model = nn.Sequential(Lambda(embedded, nn.Embedding(3, 4)), nn.Linear(6, 2))
     rng = np.random.default_rng(0)
     sample = rng.standard_normal((40, 3), np.float32)
     sample[:, 2] = rng.integers(0, 3, 40)
-    of = TrainingProblem(Coded(), OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
+    of = TrainingProblem(model, OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
     found = references(of)
     assert {code for task in found.tasks for code in task.examples.inputs[:, 2]} == {0, 1, 2}
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.emulate.training.trainings import problem
+from tests.emulate.training.trainings import BATCH, problem
+from tests.fleet import failing
 from torch import nn
 
 from sedge_edge.training.batches import permutations
@@ -36,12 +37,6 @@ def opened(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["mlp", "batchnorm"])
-def test_without_programs_a_cpu_trains_by_autograd(model: str) -> None:
-    trainer = opened(problem(model))
-    assert (trainer.name, trainer.width) == ("autograd", 1)
-
-
 @pytest.mark.parametrize(
     ("device", "model", "programs", "name"),
     [
@@ -63,20 +58,14 @@ def another(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.in
 
 def test_programs_train_where_there_are_any(tmp_path: Path) -> None:
     sample = torch.randn(OF.batch_size, *OF.input.shape)
-    export(
-        OF.module, sample, batch_size=OF.batch_size, name="it", num_classes=5, folder=tmp_path / "b"
-    )
-    bundle, _ = load(tmp_path / "b")
-    found = [
-        open_trainer(
-            OF.module, OF.objective, OF.batch_size, OF.input, bundle=bundle, shuffles=shuffles
-        ).name
-        for shuffles in (permutations, another)
-    ]
-    assert found == ["onnx", "autograd"]
+    export(OF.module, sample, batch_size=BATCH, name="it", num_classes=5, folder=tmp_path)
+    model = (OF.module, OF.objective, BATCH, OF.input)
+    for shuffles, name in (permutations, "onnx"), (another, "autograd"):
+        found = open_trainer(*model, bundle=load(tmp_path)[0], shuffles=shuffles)
+        assert found.name == name
 
 
-def failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def unusable(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that torch finds and cannot use."""
     right = torch.ones
 
@@ -89,10 +78,7 @@ def failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "ones", ones)
 
 
-OLD = (
-    "The NVIDIA driver on your system is too old (found version 11040)."
-    " Please update your GPU driver."
-)
+OLD = "The NVIDIA driver is too old (found version 11040). Please update your GPU driver."
 UNUSABLE = {
     "no CUDA": (AssertionError("Torch not compiled with CUDA enabled"), "not compiled with CUDA"),
     "no driver": (RuntimeError("Found no NVIDIA driver on your system."), "Found no NVIDIA driver"),
@@ -109,10 +95,9 @@ UNUSABLE = {
 def test_a_gpu_that_cannot_be_used_is_one_line_and_auto_goes_on_with_the_cpu(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(error, monkeypatch)
-    with pytest.raises(
-        ConfigError, match=rf"^trainer\.device: found 'cuda', expected a device.*{line}"
-    ) as caught:
+    unusable(error, monkeypatch)
+    expected = rf"^trainer\.device: found 'cuda', expected a device.*{line}"
+    with pytest.raises(ConfigError, match=expected) as caught:
         opened(device="cuda")
     assert "\n" not in str(caught.value)
     with pytest.warns(UserWarning, match=rf"^trainer\.device: training on the CPU: .*{line}"):
@@ -120,24 +105,21 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_auto_goes_on_with_the_cpu(
 
 
 def test_auto_goes_on_where_one_device_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: object, **options: object) -> None:
-        raise Unsupported("cuda has 2.1 GB, and one device of this model needs 3.0")
-
+    full = Unsupported("cuda has 2.1 GB, and one device of this model needs 3.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", torch.device)
-    monkeypatch.setattr(choice, "VectorisedTrainer", full)
-    with pytest.warns(UserWarning, match=r"training on the CPU: .*2\.1 GB, and one device"):
-        assert opened(device="auto").name == "autograd"
-    with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.1 GB"):
-        opened(device="cuda")
+    with failing(choice, "VectorisedTrainer", full):
+        with pytest.warns(UserWarning, match=r"training on the CPU: .*2\.1 GB, and one device"):
+            assert opened(device="auto").name == "autograd"
+        with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.1 GB"):
+            opened(device="cuda")
 
 
 def test_auto_does_not_hide_what_no_gpu_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", torch.device)
-    with pytest.raises(
-        ConfigError, match=r"trainer\.tf32: found True, expected false with precision"
-    ):
+    expected = r"trainer\.tf32: found True, expected false with precision"
+    with pytest.raises(ConfigError, match=expected):
         opened(device="auto", precision="bf16", tf32=True)
 
 
@@ -156,11 +138,6 @@ def test_device_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.Monkey
     assert trainer.name == "autograd"
 
 
-@pytest.mark.parametrize("name", ["autograd", "vectorised"])
-def test_a_name_is_taken_at_its_word(name: str) -> None:
-    assert opened(name=name).name == name
-
-
 def test_the_chosen_form_reaches_the_trainer() -> None:
     """It refuses what it does not have."""
     torch.manual_seed(1)
@@ -170,43 +147,29 @@ def test_the_chosen_form_reaches_the_trainer() -> None:
         opened(of, name="vectorised", convolutions="unfold")
 
 
+CUDA = {"device": "cuda"}
+BF16 = {"device": "cuda", "precision": "bf16"}
+
+
 @pytest.mark.parametrize(
-    ("device", "options", "said"),
+    ("options", "said"),
     [
-        ("cpu", {"name": "fast"}, "trainer: found 'fast', expected one of auto"),
-        ("cpu", {"name": "onnx"}, "there is no bundle"),
-        ("abacus", {}, "device: found 'abacus'"),
-        ("cpu", {"precision": "bf16"}, "precision: found 'bf16', expected fp32 on a CPU"),
-        ("cpu", {"tf32": True}, "tf32: found True, expected false on a CPU"),
-        (
-            "cpu",
-            {"name": "vectorised", "graphs": True},
-            "graphs: found True, expected false on a C",
-        ),
-        (
-            "cpu",
-            {"convolutions": "unfold"},
-            "convolutions: found 'unfold', expected grouped for the trainer autograd",
-        ),
-        (
-            "cuda",
-            {"precision": "bf16", "tf32": True},
-            "tf32: found True, expected false with precision",
-        ),
-        (
-            "cuda",
-            {"name": "autograd", "graphs": True},
-            "graphs: found True, expected false for the trainer autograd",
-        ),
+        ({"name": "fast"}, "trainer: found 'fast', expected one of auto"),
+        ({"name": "onnx"}, "there is no bundle"),
+        ({"device": "abacus"}, "device: found 'abacus'"),
+        ({"precision": "bf16"}, "precision: found 'bf16', expected fp32 on a CPU"),
+        ({"tf32": True}, "tf32: found True, expected false on a CPU"),
+        ({"name": "vectorised", "graphs": True}, "graphs: found True, expected false on a CPU"),
+        ({"convolutions": "unfold"}, "convolutions: found 'unfold', expected grouped for the tra"),
+        (BF16 | {"tf32": True}, "tf32: found True, expected false with precision"),
+        (CUDA | {"name": "autograd", "graphs": True}, "graphs: found True, expected false for the"),
     ],
 )
-def test_what_cannot_be(
-    device: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if device == "cuda":
+def test_no_choice(options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if options.get("device") == "cuda":
         monkeypatch.setattr(choice, "_device", torch.device)
     with pytest.raises(ConfigError, match=said):
-        opened(device=device, **options)
+        opened(**options)
 
 
 def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,8 @@ LAYOUT = Layout.of(
     [("conv", (2, 3, 4, 5), Role.PARAMETER), ("bias", (2,), Role.PARAMETER),
      ("linear", (3, 24), Role.PARAMETER)]
 )  # fmt: skip
-ORDERS = {
-    "conv": AxisOrder((2, 3, 4, 5), (2, 0, 3, 1)),
-    "linear": AxisOrder((3, 4, 3, 2), (0, 2, 3, 1)),
-}
+CONV, LINEAR = AxisOrder((2, 3, 4, 5), (2, 0, 3, 1)), AxisOrder((3, 4, 3, 2), (0, 2, 3, 1))
+ORDERS = {"conv": CONV, "linear": LINEAR}
 
 
 def test_there_and_back() -> None:

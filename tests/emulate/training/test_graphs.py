@@ -1,6 +1,6 @@
 """Steps as CUDA graphs. Here a stand-in records a capture's operators and runs them again in its memory."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import PLAIN, PULLED, problem
+from tests.fleet import failing
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -30,13 +31,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.replays = 0
         Recorded.made.append(self)
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         self._calls.append((func, args, kwargs or {}, outputs))
         return outputs
@@ -70,11 +65,9 @@ def capturing(graph: Recorded) -> Generator[None]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """The graphs that are captured."""
     Recorded.made = []
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
-    monkeypatch.setattr(torch.cuda, "graph", capturing)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    stands = {"CUDAGraph": Recorded, "graph": capturing, "stream": nullcontext}
+    for name, stand in {**stands, "Stream": Stream, "current_stream": Stream}.items():
+        monkeypatch.setattr(torch.cuda, name, stand)
     return Recorded.made
 
 
@@ -88,8 +81,7 @@ def test_a_graph_changes_no_bit(model: str, made: list[Recorded]) -> None:
         for one, other in pairs:
             assert one.theta.tobytes() == other.theta.tobytes()
             assert one.loss == other.loss
-            assert one.gradient is not None
-            assert other.gradient is not None
+            assert one.gradient is not None and other.gradient is not None
             assert one.gradient.tobytes() == other.gradient.tobytes()
     models = [(of.network.theta, trainings.examples(of.input.shape, 200, seed)) for seed in (0, 1)]
     assert plain.evaluate(models) == graphed.evaluate(models)
@@ -110,20 +102,11 @@ def test_each_shape_has_its_graph(made: list[Recorded]) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_a_step_that_cannot_be_captured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(graph: Recorded) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(torch.cuda, "graph", refused)
-    with pytest.raises(Unsupported, match=r"CUDA graph \(trainer.graphs = true\): .*not permitted"):
-        Graphed(doubled, CPU)(torch.ones(2))
-
-
-@pytest.mark.usefixtures("made")
-def test_memory_that_runs_out_is_not_the_graphs_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(graph: Recorded) -> None:
-        raise torch.OutOfMemoryError("full")
-
-    monkeypatch.setattr(torch.cuda, "graph", full)
-    with pytest.raises(torch.OutOfMemoryError, match="full"):
-        Graphed(doubled, CPU)(torch.ones(2))
+def test_a_step_that_cannot_be_captured_says_so_and_memory_that_runs_out_is_not_its_fault() -> None:
+    expected = r"CUDA graph \(trainer.graphs = true\): .*not permitted"
+    for error, kind, message in (
+        (RuntimeError("operation not permitted when stream is capturing"), Unsupported, expected),
+        (torch.OutOfMemoryError("full"), torch.OutOfMemoryError, "full"),
+    ):
+        with failing(torch.cuda, "graph", error), pytest.raises(kind, match=message):
+            Graphed(doubled, CPU)(torch.ones(2))

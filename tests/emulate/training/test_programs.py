@@ -29,19 +29,10 @@ def bundle_of(of: TrainingProblem, folder: Path) -> Bundle:
     return load(folder)[0]
 
 
-@pytest.fixture(scope="module", params=["cnn", "batchnorm"])
-def exported(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[TrainingProblem, Bundle]:
-    of = problem(request.param)
-    return of, bundle_of(of, tmp_path_factory.mktemp(request.param))
-
-
-def test_it_is_a_device_and_the_batched_trainers_agree_with_it(
-    exported: tuple[TrainingProblem, Bundle],
-) -> None:
-    of, bundle = exported
-    device = OnnxFleet(of, "fp32", bundle)
+@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
+def test_it_is_a_device_and_the_batched_trainers_agree_with_it(tmp_path: Path, model: str) -> None:
+    of = problem(model)
+    device = OnnxFleet(of, "fp32", bundle_of(of, tmp_path))
     check(device, of, "fp32", references(of))
     trainings.check_agreement(AutogradTrainer(of, "fp32", CPU), device, of)
     trainings.check_agreement(VectorisedTrainer(of, "fp32", CPU, 2), device, of)

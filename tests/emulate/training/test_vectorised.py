@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import PLAIN, PULLED, problem
+from tests.fleet import failing
 
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
@@ -18,16 +19,11 @@ def opened(of: TrainingProblem, width: int = 2) -> VectorisedTrainer:
     return VectorisedTrainer(of, "fp32", CPU, width)
 
 
-def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_is_too_small_is_an_error() -> None:
     """Never another width half-way: a device's bits may depend on it."""
-    of = problem("mlp")
-    trainer = opened(of)
-
-    def never(*arguments: object) -> None:
-        raise torch.OutOfMemoryError("no memory at all")
-
-    monkeypatch.setattr(trainer, "_run", never)
-    with pytest.raises(Unsupported, match=r"2 devices at once do not fit.*autograd.*at all"):
+    trainer, full = opened(of := problem("mlp")), torch.OutOfMemoryError("no memory at all")
+    expected = r"2 devices at once do not fit.*autograd.*at all"
+    with failing(trainer, "_run", full), pytest.raises(Unsupported, match=expected):
         trainer.train(trainings.devices(of, PLAIN))
 
 
@@ -63,13 +59,9 @@ def test_on_a_gpu(model: str, graphs: bool, convolutions: Convolutions) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["avgcnn", "batchnorm"])
 def test_a_graph_changes_no_bit_of_a_gpu(model: str) -> None:
-    of = problem(model)
-    trainers = [
-        VectorisedTrainer(of, "fp32", torch.device("cuda"), graphs=graphs)
-        for graphs in (False, True)
-    ]
-    plain, graphed = (
-        [end.theta.tobytes() for end in trainings.trained(trainer, trainings.devices(of, PULLED))]
-        for trainer in trainers
-    )
-    assert plain == graphed
+    of, gpu, ends = problem(model), torch.device("cuda"), list[list[bytes]]()
+    for graphs in (False, True):
+        trainer = VectorisedTrainer(of, "fp32", gpu, graphs=graphs)
+        trained = trainings.trained(trainer, trainings.devices(of, PULLED))
+        ends.append([end.theta.tobytes() for end in trained])
+    assert ends[0] == ends[1]

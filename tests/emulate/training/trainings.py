@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 from numpy.typing import NDArray
+from tests.export.layers import Lambda
 from torch import nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
@@ -25,6 +26,7 @@ from sedge_protocol.wire.update import Metrics
 
 BATCH = 8
 CLASSES = 5
+SIZES = (20, 8, 3)
 PLAIN = Training(learning_rate=0.05)
 PULLED = Training(
     local_epochs=2, learning_rate=0.02, momentum=0.7, prox=0.3, warmup_steps=2, end_factor=0.5
@@ -57,17 +59,10 @@ def small_resnet(norm: Callable[[int], nn.Module]) -> nn.Module:
     return model
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """The mean over the steps of a GRU that reads rows (T, F) both ways, and a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(8, 6, batch_first=True, bidirectional=True)
-        self.classifier = nn.Linear(12, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.classifier(self.layer(x)[0].mean(1))
-        return found
+    layer = nn.GRU(8, 6, batch_first=True, bidirectional=True)
+    return nn.Sequential(Lambda(lambda gru, x: gru(x)[0].mean(1), layer), nn.Linear(12, CLASSES))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -76,7 +71,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "avgcnn": (lambda: avgcnn(classes=CLASSES), (1, 28, 28)),
     "groupnorm": (lambda: small_resnet(lambda c: nn.GroupNorm(2, c)), (2, 8, 8)),
     "batchnorm": (lambda: small_resnet(lambda c: nn.BatchNorm2d(c, momentum=0.2)), (2, 8, 8)),
-    "recurrent": (Recurrent, (7, 8)),
+    "recurrent": (recurrent, (7, 8)),
 }
 
 
@@ -95,19 +90,15 @@ def examples(shape: tuple[int, ...], count: int, seed: int) -> Examples:
     return Examples(x, rng.integers(0, CLASSES, count))
 
 
-def devices(
-    of: TrainingProblem, training: Training, sizes: Sequence[int] = (20, 8, 3)
-) -> list[Task]:
+def devices(of: TrainingProblem, training: Training, sizes: Sequence[int] = SIZES) -> list[Task]:
     """A task for each number of examples: with batches of 8 three steps, one, and one of three rows."""
     rng = np.random.default_rng(1)
     tasks: list[Task] = []
     for seed, size in enumerate(sizes):
-        theta = of.network.theta
-        learning = parameters(of)
+        theta, learning = of.network.theta, parameters(of)
         theta[learning] += rng.normal(0, 0.01, int(learning.sum())).astype(np.float32)
-        tasks.append(
-            Task(TrainRequest(theta, training, 40 + seed), examples(of.input.shape, size, seed))
-        )
+        request = TrainRequest(theta, training, 40 + seed)
+        tasks.append(Task(request, examples(of.input.shape, size, seed)))
     return tasks
 
 

@@ -69,9 +69,8 @@ def opened(setup: WorkerSetup, pool: Any, tmp_path: Path) -> Generator[Opened]:
         ) -> BrokerFleet:
             last.close()
             data = Shares.open(setup.data)
-            return last.enter_context(
-                closing(BrokerFleet(replace(first, **run), bundle, data, pool, url))
-            )
+            fleet = BrokerFleet(replace(first, **run), bundle, data, pool, url)
+            return last.enter_context(closing(fleet))
 
         yield made
 

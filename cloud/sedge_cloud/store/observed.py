@@ -73,17 +73,17 @@ class Observed(Database):
         rows = [msgspec.structs.replace(row, changed=changed) for row in sessions]
         self._put(db, "sessions", *rows)
 
-    def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
+    def sessions(self, since: int, most: int = MOST_ROWS) -> list[SessionRow]:
         """Return sessions that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(SessionRow, sql, since, most)[::-1]
 
-    def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
+    def changed_devices(self, since: int, most: int = MOST_ROWS) -> list[DeviceRow]:
         """Return devices that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(DeviceRow, sql, since, most)[::-1]
 
-    def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
+    def histories(self, since: int, most: int) -> list[HistoryRow]:
         """Return histories that changed after the transaction ``since``, oldest change first."""
         sql = (
             "SELECT * FROM histories WHERE changed > ?"

@@ -1,16 +1,17 @@
 """What a process does with the devices of its own shards, and with those of others."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
 
-from sedge_cloud.hints import DeviceOnline
+from sedge_cloud.hints import DeviceOnline, Left
 from sedge_cloud.rounds.elsewhere import Everywhere
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import terms_of
-from sedge_cloud.store.rows import SessionRow, UpdateRow
+from sedge_cloud.store.rows import DeviceRow, SessionRow, UpdateRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
 from sedge_protocol.wire.messages import Goodbye, Order
@@ -80,6 +81,32 @@ def test_who_is_revoked_or_waits_elsewhere_gets_no_order(without_b: Cloud) -> No
     assert able(4, "") == ["a", "b"]
     store.revoke_device("b")
     assert able(5, "") == ["a"] and leader.presence("b").revoked
+
+
+def test_who_returns_elsewhere_just_as_it_was_is_seen_and_only_then_looked_up(
+    without_b: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = without_b.second_store()
+    leader = Everywhere(without_b.core.devices, store, lambda device: device != "b")
+    asked, devices_named = list[str](), store.devices_named
+
+    def looked_up(names: Collection[str]) -> dict[str, DeviceRow]:
+        asked.extend(names)
+        return devices_named(names)
+
+    monkeypatch.setattr(store, "devices_named", looked_up)
+    came, left = DeviceOnline("b", True), Left("b")
+    for online, hints in ((True, [came]), (True, []), (False, [left]), (False, []), (True, [came])):
+        assert not asked
+        store.save_sessions([SessionRow("b", online=online)])
+        assert leader.load() == hints
+        assert leader.present == 1 + online and leader.presence("b").online is online
+    assert asked == ["b"] and leader.able(terms_of(without_b.core.runs[RUN])) == ["a", "b"]
+    store.save_sessions([SessionRow("b")])
+    leader.load()
+    store.revoke_device("b")
+    leader.load()
+    assert leader.presence("b") == Presence(False, False, True)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,13 @@ def take(process: Cloud, shards: frozenset[str], leads: bool = False) -> None:
     process.effects += process.core.take(shards, leads, process.now)
 
 
+def broadcast_bytes(process: Cloud, name: str) -> int:
+    """The bytes that count for a device in the first round, without its order's."""
+    rows, _ = process.core.ingest.traffic.of_round(RUN, 1, ())
+    total = next(row.down for row in rows if row.device == name)
+    return total - len(process.sends(down(FLEET, name))[-1].payload)
+
+
 @pytest.fixture
 def pair_of(tmp_path: Path) -> Iterator[Pairs]:
     made: list[Pair] = []
@@ -109,7 +116,7 @@ def test_the_end_of_a_run_is_told_to_each_device_by_its_own_process(pair: Pair) 
 
 
 def test_a_run_that_begins_anew_between_two_looks_is_another(pair: Pair, tmp_path: Path) -> None:
-    before, traffic = pair.second.order("b"), pair.second.core.ingest.traffic
+    before = pair.second.order("b")
     stop_run(pair.second.store, RUN)
     delete_run(pair.second.store, RUN)
     config = msgspec.structs.replace(CONFIG, seed=CONFIG.seed + 1)
@@ -118,8 +125,7 @@ def test_a_run_that_begins_anew_between_two_looks_is_another(pair: Pair, tmp_pat
     pair.go_on()
     assert pair.second.order("b").round == before.round == 1
     assert pair.second.order("b").seed != before.seed
-    moved = {row.device: row.down for row in traffic.of_round(RUN, 1, ())[0]}
-    assert moved["b"] == len(pair.second.sends(down(FLEET, "b"))[-1].payload)
+    assert broadcast_bytes(pair.second, "b") == 0
 
 
 def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(pair_of: Pairs) -> None:
@@ -192,6 +198,8 @@ def test_a_device_of_either_process_that_loses_a_final_model_gets_it_again(pair_
     for count in (1, 2, 3):
         for name, process in homes.items():
             process.say(name, a_hello(f"{name}{count}", holds=()))
+        rows = pair.first.store.devices_named(homes)
+        assert all((hello := row.read_hello()) and hello.holds == () for row in rows.values())
         pair.go_on()
         for process in homes.values():
             process.poll(RESEND_S)
@@ -251,13 +259,18 @@ def test_a_broadcast_leaves_as_soon_as_the_devices_of_all_processes_have_asked(p
     pair.second.say("b", Get(RUN, 1, missing), model.transfer)
     pair.second.poll()
     (wanted,) = (one for one in pair.second.core.signals if isinstance(one, Lacking))
-    pair.first.core.wanted(2, wanted, pair.first.now)
+    for lacking in (Lacking(bytes(32), wanted.chunk_bytes, wanted.missing), wanted):
+        pair.first.core.wanted(2, lacking, pair.first.now)
     pair.first.poll()
     assert len(pair.first.chunks(blob(FLEET, model.transfer))) == model.count
+    sent = sum(len(send.payload) for send in pair.first.sends(blob(FLEET, model.transfer)))
+    assert broadcast_bytes(pair.first, "a") == broadcast_bytes(pair.second, "b") == sent
     take(pair.first, frozenset(), leads=True)
-    pair.first.core.wanted(2, wanted, pair.first.now)
-    pair.first.poll()
-    assert len(pair.first.chunks(blob(FLEET, model.transfer))) == 2 * model.count
+    pair.first.core.ingest.broadcast.others = 2
+    for asker, times in ((2, 1), (3, 2)):
+        pair.first.core.wanted(asker, wanted, pair.first.now)
+        pair.first.poll()
+        assert len(pair.first.chunks(blob(FLEET, model.transfer))) == times * model.count
 
 
 def test_the_leader_decodes_an_update_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from tools.bench import joining as bench
@@ -14,6 +15,7 @@ from tools.bench.parts.real_fleet import RealFleet, wait_until
 from sedge_cloud.store.opening import open_folder
 from sedge_edge.asking import Asking
 from sedge_protocol.host.enrolment import Token, parse_join_text
+from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.joining import key_name
 from sedge_protocol.wire.keys import DeviceKeys
@@ -123,12 +125,22 @@ def test_a_token_ends(fleet: RealFleet) -> None:
     assert status == 2 and "cut off or damaged" in said
 
 
-def test_a_request_is_neither_replayed_nor_answered_by_others(fleet: RealFleet) -> None:
+def test_a_token_hears_its_own_topics_and_nothing_is_forged(fleet: RealFleet) -> None:
     fleet.start_cloud()
     stolen = parse_join_text(token(fleet, "--count", "2"))
     assert isinstance(stolen, Token)
     device = Asking(stolen, "pi-2", os.urandom(32))
-    link = up(device.settings(None))
+    settings, shared = device.settings(None), topics.blob("test", bytes(16))
+    link = up(settings, "#", shared)
+    # Subscribe to others: what the coordinator says to a shard and to all.
+    password = (fleet.folder / "coordinator-password").read_text().strip()
+    master = up(replace(settings, username="coordinator-test", password=password))
+    own = topics.down("test", stolen.token)
+    for topic in (shared, topics.hint("test", "00"), own):
+        master.send(topic, b"to all")
+    run(master, 0.5, lambda event: False)
+    assert {event.topic for event in run(link, 2, lambda event: False)} == {own}
+    master.close()
     # Replay a device's request, under another name or as it was: the device is asked for once.
     topic, bytes_ = device.question()
     keys = DeviceKeys.of(bytes.fromhex(stolen.key))

@@ -59,7 +59,10 @@ def test_what_a_report_may_leave_out() -> None:
     assert {"mix", "sparse"}.isdisjoint(fields())
 
 
-@pytest.mark.parametrize("length", [0, 1, 300, MAX_REPORT_BYTES + 1, 2**31, 2**32 - 1])
+LENGTH = len(encode_update(REPORT, b"")) - 4
+
+
+@pytest.mark.parametrize("length", [0, 1, LENGTH - 1, LENGTH + 1, MAX_REPORT_BYTES + 1, 2**32 - 1])
 def test_a_length_that_is_not_the_header_s(length: int) -> None:
     blob = struct.pack("<I", length) + encode_update(REPORT, b"")[4:]
     with pytest.raises(CodecError, match="update"):

@@ -13,6 +13,7 @@ from tests.protocol.absurd import damaged
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.codec.bitmaps import to_bitmap, with_changes
 from sedge_protocol.codec.compression import zstd
+from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.errors import CodecError
 
 Coded = tuple[bytes, int, bytes | None]  # coded vector, n, and the bitmap of n that is its context
@@ -94,11 +95,20 @@ def test_a_header_that_claims_much_takes_nothing() -> None:
         assert _peak_bytes(head + mask + b"\x00\x00", size) < 100_000
 
 
-def test_changes_that_are_a_bomb_are_refused_before_they_are_decompressed() -> None:
+BOMB = zstd.compress(bytes(2**26))
+
+
+@pytest.mark.parametrize("form", [MaskForm.BITMAP, MaskForm.GAPS, MaskForm.CHANGES])
+def test_a_mask_that_is_a_bomb_is_refused_before_it_is_decompressed(form: MaskForm) -> None:
     size = 100_000
-    bomb = zstd.compress(bytes(2**26))
-    head = struct.pack("<BBBBII3I", 1, 0x24, 2, 0, size, 1, len(bomb), 1, 1)
-    assert _peak_bytes(head + bomb + b"\x80\x3f", size, bytes(size // 8)) < 100_000
+    head = struct.pack("<BBBBII3I", 1, 0x20 | form, 2, 0, size, 1, len(BOMB), 1, 1)
+    assert _peak_bytes(head + BOMB + b"\x80\x3f", size, bytes(size // 8)) < 100_000
+
+
+def test_a_plane_that_is_a_bomb_is_refused_before_it_is_decompressed() -> None:
+    size = 10_000
+    head = struct.pack("<BBBBII3I", 1, 1, 0x22, 0, size, size, 0, size, len(BOMB))
+    assert _peak_bytes(head + bytes(size) + BOMB, size) < 100_000
 
 
 # Little bytes for much memory: every coding, exponents of all kinds, and masks of every plain form.

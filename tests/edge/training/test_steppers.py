@@ -19,10 +19,12 @@ LAYOUT = Layout.of(
         ("bias", (), Role.PARAMETER),
         ("mean", (3,), Role.STATISTIC),
         ("scale", (1,), Role.PARAMETER),
+        ("mean.2", (3,), Role.STATISTIC),
     ]
 )
 N = LAYOUT.size
-WEIGHT, BIAS, MEAN, SCALE = (t.slice for t in LAYOUT.tensors)
+WEIGHT, BIAS, _, SCALE, _ = (t.slice for t in LAYOUT.tensors)
+MEANS = LAYOUT.mask(LAYOUT.statistics)
 STEPS = 5
 RATE = 0.1
 Vector = NDArray[np.float64]
@@ -40,8 +42,8 @@ def gradient_of(theta: Vector, x: Vector, y: Vector) -> tuple[Vector, float]:
 
 
 def moved(theta: Vector, x: Vector) -> Vector:
-    """The statistic after a step."""
-    return np.asarray(0.5 * theta[MEAN] + 0.5 * x.mean(axis=0))
+    """The statistics after a step."""
+    return np.asarray(0.5 * theta[MEANS] + 0.5 * np.tile(x.mean(axis=0), 2))
 
 
 class Program:
@@ -54,8 +56,8 @@ class Program:
         self.lasts.append(last)
         x, y = exact(batch["x"]), exact(batch["y"])
         gradient, loss = gradient_of(exact(theta), x, y)
-        statistic = moved(exact(theta), x).astype(np.float32)
-        return Differentiated(gradient.astype(np.float32), loss, statistic)
+        statistics = moved(exact(theta), x).astype(np.float32)
+        return Differentiated(gradient.astype(np.float32), loss, statistics)
 
 
 def batches(seed: int = 0) -> list[Arrays]:
@@ -108,8 +110,10 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
     start, anchor = theta_of(1), theta_of(2) if added else None
     correction = theta_of(3) if added else None
     before = start.copy()
-    plain = Single(Program(), LAYOUT, TrainRequest(start, training, 0, anchor, True, correction))
+    program = Program()
+    plain = Single(program, LAYOUT, TrainRequest(start, training, 0, anchor, True, correction))
     losses = run(plain)
+    assert program.lasts == [False] * (STEPS - 1) + [True]
     wanted = plain.trained(0.0, STEPS).gradient
     theta, velocity, gradient = exact(start), np.zeros(N), np.zeros(N)
     steady = np.zeros(N) if correction is None else exact(correction)
@@ -121,14 +125,14 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
         velocity = training.momentum * velocity + gradient + steady
         velocity += training.prox * (theta - towards)
         theta = theta - RATE * velocity
-        theta[MEAN] = statistic
+        theta[MEANS] = statistic
         theta = np.where(still, start, theta)
     np.testing.assert_allclose(plain.model.theta, theta, rtol=0, atol=3e-6)
     assert plain.model.theta[still].tobytes() == start[still].tobytes()
     assert wanted is not None
     np.testing.assert_allclose(wanted, np.where(still, 0, gradient), rtol=0, atol=3e-6)
     assert not wanted[still].any()
-    assert not wanted[MEAN].any()
+    assert not wanted[MEANS].any()
     np.testing.assert_array_equal(start, before)
 
 
@@ -155,19 +159,24 @@ def test_a_mixture_is_that_of_its_paper(adaptive: bool) -> None:
     training, frozen = Training(momentum=0.8, prox=0.4, freeze=("scale",)), LAYOUT.mask(["scale"])
     start, mix = theta_of(1), 0.6
     own, velocity = exact(theta_of(2)), np.zeros(N)
-    both = mixture(Program(), start, SecondModel(theta_of(2), mix, adaptive), training)
+    program = Program()
+    both = mixture(program, start, SecondModel(theta_of(2), mix, adaptive), training)
     alone = Single(Program(), LAYOUT, TrainRequest(start, training, 0))
     for step, batch in enumerate(batches()):
         sent, x = exact(alone.model.theta), exact(batch["x"])
         mixed = mix * own + (1 - mix) * sent
-        gradient = np.where(frozen, 0, gradient_of(mixed, x, exact(batch["y"]))[0])
+        gradient, loss = gradient_of(mixed, x, exact(batch["y"]))
+        gradient = np.where(frozen, 0, gradient)
         velocity = 0.8 * velocity + mix * gradient
         if adaptive and step == 0:
             mix -= RATE * float((own - sent) @ gradient)
         own -= RATE * velocity
-        own[MEAN] = moved(mixed, x)
-        both.step(batch, RATE, False)
-        alone.step(batch, RATE, False)
+        own[MEANS] = moved(mixed, x)
+        last = step == STEPS - 1
+        losses = both.step(batch, RATE, last)
+        assert losses == [*alone.step(batch, RATE, last), pytest.approx(loss, rel=1e-5)]
+    assert program.lasts == [False] * (2 * STEPS - 1) + [True]
+    assert alone.trained(0.0, STEPS).gradient is None
     assert both.mix == pytest.approx(mix, rel=1e-5) and (mix != 0.6) is adaptive
     np.testing.assert_allclose(both.own.theta, own, rtol=0, atol=3e-6)
     assert both.sent.theta.tobytes() == alone.model.theta.tobytes()

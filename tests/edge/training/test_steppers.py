@@ -9,7 +9,8 @@ from sedge_edge.backends.bundle_trainer import Arrays
 from sedge_edge.training.steppers.apfl import Mixture
 from sedge_edge.training.steppers.model import Differentiated, ModelInTraining
 from sedge_edge.training.steppers.single import Single
-from sedge_edge.training.trainer import SecondModel, TrainRequest
+from sedge_edge.training.steppers.stepper import stepper_of
+from sedge_edge.training.trainer import Moments, SecondModel, TrainingState, TrainRequest
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.training import Training
 
@@ -189,3 +190,39 @@ def test_the_mix_stays_between_0_and_1() -> None:
         both = mixture(Program(), sent, SecondModel(own, 0.5, True), Training())
         both.step(batches()[0], 10.0, True)
         assert both.mix == wanted
+
+
+ADAM = Training(optimizer="adam")
+SECOND = SecondModel(theta_of(2), 0.6, True)
+MOMENTS = Moments("adam", 7, (theta_of(4), theta_of(5) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("training", "second", "moments"),
+    [
+        (Training(momentum=0.8), None, None),
+        (ADAM, None, MOMENTS),
+        (Training(momentum=0.8), SECOND, None),
+        (ADAM, SECOND, None),
+    ],
+)
+@pytest.mark.parametrize("made", [0, 2])
+def test_steps_go_on_where_they_stopped(
+    training: Training, second: SecondModel | None, moments: Moments | None, made: int
+) -> None:
+    request = TrainRequest(theta_of(1), training, 0, moments=moments, second=second)
+    whole, first, rest = (stepper_of(request, LAYOUT, Program()) for _ in range(3))
+    for step, batch in enumerate(batches()):
+        whole.step(batch, RATE, False)
+        if step == made:
+            rest.resume(TrainingState(made, (), tuple(first.vectors()), first.mix))
+        (first if step < made else rest).step(batch, RATE, False)
+    for one, other in zip(rest.vectors(), whole.vectors(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    ended = rest.trained(0.5, STEPS)
+    models, mix = [ended.theta], 0.0
+    if ended.second is not None:
+        models, mix = [*models, ended.second.theta], ended.second.mix
+    np.testing.assert_array_equal(models, whole.models())
+    assert (mix, rest.mix, len(models)) == (whole.mix, whole.mix, 2 if second else 1)
+    assert (ended.loss, ended.steps) == (0.5, STEPS)

@@ -67,10 +67,9 @@ def abilities(hello: Hello | None) -> Hello | None:
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
     """Describe the memory that a device lacks for a job; an empty list if none, or if unknown."""
     able = [memory_mb[name] for name in hello.backends if name in memory_mb]
-    needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
-    if not 0 < hello.memory_mb < needed:
-        return []
-    return [f"memory for a job: {needed} MB, but it has {hello.memory_mb}"]
+    if able and WITHOUT_PROGRAMS.isdisjoint(hello.backends) and 0 < hello.memory_mb < min(able):
+        return [f"memory for a job: {min(able)} MB, but it has {hello.memory_mb}"]
+    return []
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:

@@ -23,7 +23,7 @@ from sedge_cloud.processes.signals import Changed
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.runs import vectors
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.rows import DeviceRow, TrafficRow
+from sedge_cloud.store.rows import DeviceRow, SessionRow, TrafficRow
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Cancel, Get, Goodbye, Order, Refusal
@@ -260,7 +260,7 @@ def test_a_broadcast_leaves_as_soon_as_the_devices_of_all_processes_have_asked(p
     pair.second.poll()
     (wanted,) = (one for one in pair.second.core.signals if isinstance(one, Lacking))
     for lacking in (Lacking(bytes(32), wanted.chunk_bytes, wanted.missing), wanted):
-        pair.first.core.wanted(2, lacking, pair.first.now)
+        assert not pair.first.core.wanted(2, lacking, pair.first.now)
     pair.first.poll()
     assert len(pair.first.chunks(blob(FLEET, model.transfer))) == model.count
     sent = sum(len(send.payload) for send in pair.first.sends(blob(FLEET, model.transfer)))
@@ -303,7 +303,10 @@ def test_of_answers_a_leader_elsewhere_is_told_the_last_that_is_due(pair: Pair) 
 def test_a_leader_reads_the_row_of_another_processes_device_once(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who owes an answer and is away is looked up whenever another process has written something."""
+    """Who owes an answer and is away is looked up whenever another process has written something.
+
+    It is read once more after too many others.
+    """
     pair.second.say("b", Goodbye(a_hello("b").nonce))
     pair.go_on()
     take(pair.first, OURS)
@@ -316,6 +319,10 @@ def test_a_leader_reads_the_row_of_another_processes_device_once(
     monkeypatch.setattr(pair.first.store, "device", counted)
     take(pair.first, OURS, leads=True)
     for _ in range(3):
-        pair.second.store.save_sessions([])
+        pair.second.store.save_sessions([SessionRow("b")])
         pair.first.load()
     assert read.count("b") == 1
+    monkeypatch.setattr("sedge_cloud.rounds.elsewhere.MOST_AWAY", 0)
+    pair.second.store.save_sessions([SessionRow("b")])
+    pair.first.load()
+    assert read.count("b") == 2

@@ -179,6 +179,12 @@ def test_a_refused_subscription_ends_the_connection(play: Play) -> None:
         probe(driven.broker.settings, "down")
 
 
+@pytest.mark.parametrize("question", [None, "down"])
+def test_an_answer_that_does_not_come_in_time(play: Play, question: str | None) -> None:
+    with pytest.raises(LinkError, match="did not answer within 0 s"):
+        probe(play(b"").broker.settings, "down", question, 0.05)
+
+
 def measured(play: Play, answer: bytes, seconds: float, **manners: Any) -> tuple[int, int]:
     """The largest packet that comes back, and how many connections it took."""
     broker, token = play(answer, **manners).broker, b"token"

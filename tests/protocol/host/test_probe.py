@@ -5,7 +5,8 @@ from tests.protocol.driven import connected, fresh, settings, settle
 
 from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import LinkError
-from sedge_protocol.host.probe import probe
+from sedge_protocol.host.probe import number_of, numbered, probe
+from sedge_protocol.wire.frame import packet_bytes
 
 
 def test_a_broker_that_lets_us_in(shared: Broker) -> None:
@@ -30,3 +31,13 @@ def test_what_is_said_must_come_back(shared: Broker) -> None:
             probe(settings(shared.url, fresh()), topic, elsewhere, 0.2)
         settle(other)
     assert len(other.received()) == 1
+
+
+@pytest.mark.parametrize("packet", [0, 256, 16_000])
+def test_a_numbered_message_is_as_long_as_asked(packet: int) -> None:
+    said = numbered(b"token", 2**40, "down", packet)
+    assert number_of(b"token", said) == 2**40
+    least = len(b"token") + 8
+    assert len(said) == least or packet_bytes("down", said) == packet
+    for other in (said[: least - 1], b"taken" + said[5:]):
+        assert number_of(b"token", other) is None

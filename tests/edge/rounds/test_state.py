@@ -10,7 +10,7 @@ from tests.edge.disk_faults import FullDisk
 from tests.edge.harness import report_of
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, Stopped
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, Stopped, TooManyStarts
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -152,6 +152,69 @@ def test_jobs_that_were_stopped_go_on_each_from_its_own_checkpoint(path: Path) -
     assert now.state.stopped == {"d": Stopped(1, blob("checkpoint d"))}
     now.drop("d")
     assert now.state.stopped == {} == memory(path).state.stopped
+
+
+def test_an_order_that_three_starts_did_not_finish_is_given_up(path: Path) -> None:
+    now, one = memory(path), order("a", 1)
+    now.accept(one)
+    for _ in range(3):
+        now.start(0, KEY)
+        assert not now.state.attempts_exhausted(one)
+        for _ in range(4):  # one start counts once
+            now.begin(one)
+        assert not now.state.attempts_exhausted(one)
+    now.start(0, KEY)
+    assert now.state.attempts_exhausted(one)
+    assert str(TooManyStarts.of(one)).startswith("run a, round 1: ") and "3" in str(
+        TooManyStarts.of(one)
+    )
+    for other in (
+        order("a", 2),
+        order("b", 1),
+        msgspec.structs.replace(one, model_hash=blob("other")),
+    ):
+        assert not now.state.attempts_exhausted(other)
+    now.interrupt(one, None)
+    assert not now.state.attempts_exhausted(one)
+
+
+def of(bundle: str, run: str, number: int) -> Order:
+    return msgspec.structs.replace(order(run, number), bundle=describe(bundle.encode()))
+
+
+def test_an_outcome_is_of_use_while_its_run_goes_on_with_its_bundle(path: Path) -> None:
+    now = memory(path)
+    now.accept(of("x", "a", 2))
+    for given, wanted in (
+        (of("x", "a", 2), True),
+        (of("x", "a", 1), True),  # a late update
+        (of("x", "a", 3), False),
+        (of("y", "a", 1), False),
+        (of("x", "b", 2), False),
+        (msgspec.structs.replace(of("x", "a", 2), model_hash=blob("other")), False),
+    ):
+        assert now.state.still_wants(given) == wanted
+    assert now.state.kept_for(of("x", "a", 2)) == Kept()
+    now.finish(of("x", "a", 2), outcome("a", 2))
+    assert not now.state.still_wants(of("x", "a", 2))
+    assert now.state.kept_for(of("x", "a", 3)) == outcome("a", 2).kept
+    assert now.state.kept_for(of("y", "a", 3)) == now.state.kept_for(of("x", "b", 1)) == Kept()
+
+
+def test_the_newest_bundle_is_the_last_orders_that_is_not_forgotten(path: Path) -> None:
+    now = memory(path)
+    assert now.state.newest_bundle() is None
+    now.accept(of("x", "a", 1))
+    assert now.state.newest_bundle() == blob("x")
+    now.finish(of("x", "a", 1), outcome("a", 1))
+    now.accept(of("y", "b", 1))
+    assert now.state.newest_bundle() == blob("y")
+    now.accept(of("z", "a", 2))
+    assert now.state.newest_bundle() == blob("z")
+    now.drop("a")
+    assert now.state.newest_bundle() == blob("x")
+    now.delete_runs(["a"])
+    assert now.state.newest_bundle() == blob("y")
 
 
 def test_a_round_has_one_update(path: Path) -> None:

@@ -201,7 +201,7 @@ MOMENTS = Moments("adam", 7, (theta_of(4), theta_of(5) ** 2))
     ("training", "second", "moments"),
     [
         (Training(momentum=0.8), None, None),
-        (ADAM, None, MOMENTS),
+        (structs.replace(ADAM, optimizer_state="keep"), None, MOMENTS),
         (Training(momentum=0.8), SECOND, None),
         (ADAM, SECOND, None),
     ],
@@ -226,3 +226,9 @@ def test_steps_go_on_where_they_stopped(
     np.testing.assert_array_equal(models, whole.models())
     assert (mix, rest.mix, len(models)) == (whole.mix, whole.mix, 2 if second else 1)
     assert (ended.loss, ended.steps) == (0.5, STEPS)
+    if moments is None:
+        assert ended.moments is None
+    else:
+        assert ended.moments is not None and ended.moments.optimizer == "adam"
+        assert ended.moments.steps == moments.steps + STEPS
+        np.testing.assert_array_equal(ended.moments.vectors, whole.vectors()[1:])

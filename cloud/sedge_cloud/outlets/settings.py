@@ -34,16 +34,16 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address of the page as a browser reaches it, such as "http://10.0.0.5:8470/"; Home Assistant links
     each device to its page."""
 
-    def address(self) -> tuple[str, int]:
-        """Return the host and the port. Raises ``ConfigError`` for a malformed address."""
+    def address(self, where: str = "") -> tuple[str, int]:
+        """Return the host and the port. Raises ``ConfigError`` for a malformed address in ``where``."""
         host, _, port = (self.listen or "").rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
-            raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470")
+            raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470", where)
         return host.removeprefix("[").removesuffix("]"), int(port)
 
-    def is_loopback(self) -> bool:
-        """Return True if only this machine can reach the page."""
-        host, _ = self.address()
+    def is_loopback(self, where: str = "") -> bool:
+        """Return True if only this machine can reach the page. Raises as ``address`` does."""
+        host, _ = self.address(where)
         if host == "localhost":
             return True
         try:
@@ -67,7 +67,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("http.url", self.url, "http://… or https://…", where)
         if self.listen is None:
             return
-        if not self.is_loopback() and self.token_file is None:
+        if not self.is_loopback(where) and self.token_file is None:
             expected = "a loopback address, unless token_file is set"
             raise ConfigError("http.listen", self.listen, expected, where)
 

@@ -35,15 +35,21 @@ CLIENT_ID = slice(20, 57)  # and its client id: "pi-1-" and 32 hex digits
 class FakeBroker:
     """Accepts connections, reads each CONNECT, and answers with its script's next bytes (or the last).
 
-    It ``echoes`` so many of the bytes that follow a SUBSCRIBE, and then hangs up.
+    It answers ``later`` to all that follows, or ``echoes`` so many of the bytes that follow a SUBSCRIBE,
+    and then hangs up.
     """
 
     def __init__(
-        self, *script: bytes, reads: bool = True, hangs_up: bool = False, echoes: int = 0
+        self,
+        *script: bytes,
+        reads: bool = True,
+        hangs_up: bool = False,
+        later: bytes = b"",
+        echoes: int = 0,
     ) -> None:
         self.script = script
         self.connects: list[bytes] = []
-        self._echoes = echoes
+        self._later, self._echoes = later, echoes
         self._reads, self._hangs_up = reads, hangs_up
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -78,13 +84,15 @@ class FakeBroker:
                 elif self._echoes:
                     _echo(connection, self._echoes)
                 elif self._reads:
-                    threading.Thread(target=_read, args=(connection,), daemon=True).start()
+                    threading.Thread(
+                        target=_read, args=(connection, self._later), daemon=True
+                    ).start()
 
 
-def _read(connection: socket.socket) -> None:
+def _read(connection: socket.socket, answer: bytes) -> None:
     with contextlib.suppress(OSError):
         while connection.recv(65536):
-            pass
+            connection.sendall(answer)
 
 
 def _echo(connection: socket.socket, most: int) -> None:
@@ -170,9 +178,10 @@ def test_a_refusal_says_why_and_to_whom(play: Play, code: int, words: str) -> No
     assert driven.link._version is MQTTProtocolVersion.MQTTv5
 
 
-def test_a_refused_subscription_ends_the_connection(play: Play) -> None:
+@pytest.mark.parametrize("early", [REFUSED_TOPIC, b""])
+def test_a_refused_subscription_ends_the_connection(play: Play, early: bytes) -> None:
     """Half a device, which sends and never hears, would be worse than one that says what is wrong."""
-    driven = play(ACCEPTED + REFUSED_TOPIC, topics="down")
+    driven = play(ACCEPTED + early, later=REFUSED_TOPIC, topics="down")
     drive(lambda: bool(driven.losses()), driven)
     assert driven.losses()[0].reason.endswith("refused a subscription: Not authorized")
     with pytest.raises(LinkError, match="refused a subscription"):

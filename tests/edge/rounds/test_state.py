@@ -147,9 +147,12 @@ def test_jobs_that_were_stopped_go_on_each_from_its_own_checkpoint(path: Path) -
         now.interrupt(order(run, 1), blob(f"checkpoint {run}"))
     assert now.state.attempts == {} and blob("checkpoint a") in now.state.blobs()
     now.refuse("a")
+    assert blob("checkpoint a") not in now.state.blobs()
     now.finish(order("b", 1), outcome("b", 1))
     now.interrupt(order("c", 1), None)
     assert now.state.stopped == {"d": Stopped(1, blob("checkpoint d"))}
+    now.accept(order("d", 2))
+    assert blob("checkpoint d") not in now.state.blobs()
     now.drop("d")
     assert now.state.stopped == {} == memory(path).state.stopped
 
@@ -278,8 +281,10 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     kinds = ("version", "update", "own", "residual", "mask", "part", "gradient", "patch")
     names |= {f"{kind} b 1" for kind in kinds}
     assert now.state.blobs() == {blob(name) for name in names}
-    now.finish(order("c", 1), Outcome("c", 1, blob("u"), report_of(1)))
-    assert None not in now.state.blobs()
+    reached = order("c", 3, steps=2)
+    now.finish(reached, Outcome("c", 3, blob("u"), report_of(1)), reached.steps)
+    names |= {"version c 3", "u", "step c 1", "step c 2", "version c 1"}
+    assert now.state.blobs() == {blob(name) for name in names}
 
 
 def test_steps_that_are_wrong_leave_the_model_alone_to_be_fetched(path: Path) -> None:

@@ -86,6 +86,7 @@ TRAININGS = [
     Training(momentum=0.8),
     Training(prox=0.4),
     Training(momentum=0.8, prox=0.4),
+    Training(momentum=0.8, prox=0.4, clip_norm=0.5, weight_decay=0.1),
 ]
 FREEZES: list[tuple[str, ...]] = [(), ("weight",), ("mean", "bias"), tuple(LAYOUT.by_name)]
 
@@ -123,8 +124,11 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
         gradient, expected = gradient_of(theta, exact(batch["x"]), exact(batch["y"]))
         assert loss == pytest.approx(expected, rel=1e-5)
         statistic = moved(theta, exact(batch["x"]))
-        velocity = training.momentum * velocity + gradient + steady
-        velocity += training.prox * (theta - towards)
+        whole = gradient + steady + training.prox * (theta - towards)
+        whole[still | MEANS] = 0
+        if limit := training.clip_norm:
+            whole *= limit / max(limit, float(np.linalg.norm(whole)))
+        velocity = training.momentum * velocity + whole + training.weight_decay * theta
         theta = theta - RATE * velocity
         theta[MEANS] = statistic
         theta = np.where(still, start, theta)
@@ -203,6 +207,7 @@ MOMENTS = Moments("adam", 7, (theta_of(4), theta_of(5) ** 2))
         (Training(momentum=0.8), None, None),
         (structs.replace(ADAM, optimizer_state="keep"), None, MOMENTS),
         (Training(momentum=0.8), SECOND, None),
+        (ADAM, None, None),
         (ADAM, SECOND, None),
     ],
 )

@@ -16,7 +16,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import EVALUATE, MAX_RUNS, Order
-from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
+from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import PatchChoice, Step, Work
 
 KEY = b"fingerprint"
@@ -341,8 +341,30 @@ def memory_of(one: Order) -> set[bytes]:
 
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An SD card is not worn out by frames that say nothing new."""
-    now = memory(path)
-    now.heard_coordinator(9)
+    now, one = memory(path), order("a", 1)
+    cut = msgspec.structs.replace(one, model=describe(b"model a 1", 4096))
+    now.accept(one)
+    now.take_settings(b"coded")
+
+    def again() -> None:
+        now.heard_coordinator(9)
+        now.set_chunk_bytes(4096)
+        now.waits("why")
+        now.replace_keys({"id": b"key"})
+        now.recut(cut)
+        now.recut(order("a", 2))
+        now.recut(order("b", 1))
+
+    again()
+    then = memory(path).state
+    assert then == AgentState(
+        coordinator_incarnation=9,
+        orders={"a": cut},
+        chunk_bytes=4096,
+        recent=("a",),
+        waits="why",
+        settings=b"coded",
+        replaced={"id": b"key"},
+    )
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
-    now.heard_coordinator(9)
-    now.set_chunk_bytes(DEFAULT_CHUNK_BYTES)
+    again()

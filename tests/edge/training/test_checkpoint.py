@@ -122,7 +122,7 @@ def test_a_job_in_pieces_is_the_job_as_a_whole(
 def test_the_time_of_every_attempt_counts(device: Harness) -> None:
     order, ticks = order_of(device), iter(range(1000))
     clocked = replace(device.place(), clock=lambda: float(next(ticks)))
-    with pytest.raises(JobStopped) as first:
+    with pytest.raises(JobStopped, match=r"^stopped$") as first:
         run_job(Job(order), replace(clocked, stopped=lambda: True))
     assert first.value.checkpoint is not None
     checkpoint = device.blobs().read(first.value.checkpoint)

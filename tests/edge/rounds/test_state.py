@@ -10,7 +10,15 @@ from tests.edge.disk_faults import FullDisk
 from tests.edge.harness import report_of
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, StateStore, Stopped, TooManyStarts
+from sedge_edge.rounds.state import (
+    SCHEMA,
+    AgentState,
+    Pending,
+    StateStore,
+    Stopped,
+    TooManyRuns,
+    TooManyStarts,
+)
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -81,7 +89,8 @@ def test_an_order_kept_from_before_that_divides_its_patch_offers_all_or_nothing_
 
 def test_boots_only_grow(path: Path) -> None:
     now = memory(path)
-    for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
+    assert now.state.coordinator_incarnation == 0
+    for at_least, expected in ((0, 1), (10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
         now.start(at_least, KEY)
         assert now.state.incarnation == expected
     now.heard_coordinator(9)
@@ -98,6 +107,8 @@ def test_counts_belong_to_a_key(path: Path) -> None:
     now.start(1_800_000_000, b"another")
     assert (now.state.incarnation, now.state.coordinator_incarnation) == (1_800_000_000, 0)
     assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
+    now.start(0, b"a third")
+    assert now.state.incarnation == 1
 
 
 def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
@@ -230,6 +241,8 @@ def test_a_round_has_one_update(path: Path) -> None:
     assert now.state.pending("a", 1) == now.state.outbox[1]
     assert now.state.pending("a", 3) is None
     assert now.state.pending("b", 1) is None
+    now.remove_update(now.state.outbox[0])
+    assert [*now.state.outbox] == [Pending("a", 1, blob("other"))]
 
 
 def work(now: StateStore, run: str, number: int) -> str | None:
@@ -270,6 +283,23 @@ def test_a_run_with_an_order_at_hand_is_in_use_and_holds_a_place(path: Path) -> 
     now.drop("r16")  # a place that is free again
     assert work(now, "newer", 1) is None
     assert len(now.state.runs) == MAX_RUNS
+
+
+def test_a_new_run_is_declined_while_all_places_are_in_use(path: Path) -> None:
+    now = memory(path)
+    for run in MANY:
+        work(now, run, 1)
+    with pytest.raises(TooManyRuns, match=f"^run new, round 1: .*{MAX_RUNS}"):
+        now.accept(order("new", 1))
+    assert now.state.orders == {} and work(memory(path), "new", 1) == "r1"
+
+
+def test_the_bundle_of_the_last_declined_order_is_kept(path: Path) -> None:
+    now, blobs = memory(path), BlobFolder(path.parent, min_free_bytes=0)
+    for bundle in ("x", "y"):
+        now.accept(of(bundle, "a", 1))
+        now.decline(of(bundle, "a", 1))
+        assert now.state.orders == {} and now.needed(blobs) == {blob(bundle)}
 
 
 def test_everything_that_is_needed_is_named(path: Path) -> None:

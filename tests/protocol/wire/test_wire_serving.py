@@ -23,6 +23,11 @@ def test_requests_are_gathered_and_the_union_goes_out_once() -> None:
     assert serving.poll(1.5, 100) == [0, 1, 2, 3]
     assert serving.poll(1.5, 100) == []
     assert serving.timer() is None
+    # The next pass waits for its own.
+    assert [serving.request(asker, bitmap(4), 3, 2.0) for asker in ("c", "a", "c")] == [1, 0, 0]
+    assert serving.timer() == 2.5
+    serving.request("b", bitmap(4), 3, 2.1)
+    assert serving.timer() == 2.1 and serving.poll(2.1, 100) == [4]
 
 
 def test_a_request_in_mid_pass_adds_only_what_is_missing() -> None:

@@ -16,11 +16,15 @@ from sedge_protocol.errors import CodecError, ConfigError, StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
+    EXECUTORCH,
     FROZEN_NAME,
     INIT_NAME,
     MANIFEST_NAME,
     MAX_BUNDLE_BYTES,
+    ONNXRUNTIME,
+    TORCH,
     Bundle,
+    BundleManifest,
     load,
     pack,
     save,
@@ -235,6 +239,29 @@ def test_a_backend_without_a_gradient_trains_nothing() -> None:
     programs = (gradient, msgspec.structs.replace(predict, backend="other"))
     manifest = msgspec.structs.replace(MANIFEST, programs=programs)
     assert Bundle(manifest, FILES).backends() == ("onnxruntime",)
+
+
+def test_the_memory_that_a_job_takes_is_known_with_that_of_its_programs() -> None:
+    """The least of the backends', in whole MB; 10 vectors of 15 numbers take 600 bytes."""
+
+    def needed(manifest: BundleManifest, *backends: str) -> int:
+        return manifest.memory_mb(backends, 10)
+
+    gradient, _ = MANIFEST.programs
+    one, other = (
+        msgspec.structs.replace(gradient, backend=backend, memory_bytes=memory)
+        for backend, memory in ((ONNXRUNTIME, 10_000_000 - 600), (EXECUTORCH, 40_000_000))
+    )
+    known = msgspec.structs.replace(MANIFEST, programs=(one, other))
+    assert needed(known, ONNXRUNTIME) == needed(known, EXECUTORCH, ONNXRUNTIME) == 80
+    assert needed(known, EXECUTORCH) == 93
+    unknown = msgspec.structs.replace(MANIFEST, programs=(gradient, other))
+    for manifest, backends in (
+        (unknown, [ONNXRUNTIME, EXECUTORCH]),
+        (known, [ONNXRUNTIME, TORCH]),
+        (known, ["another"]),
+    ):
+        assert needed(manifest, *backends) == 0
 
 
 def test_init_must_fit_the_layout(tmp_path: Path) -> None:

@@ -79,3 +79,29 @@ def test_a_start_count_ahead_of_the_clock_is_refused() -> None:
         receiver.open(forger.seal(messages.Hello(NONCE, "1")), UP, 1_900_000_000)
     for message in (messages.Hello(NONCE, "1"), goodbye):
         assert receiver.open(sender.seal(message), UP, 1_900_000_000) is not None
+
+
+def test_an_older_start_is_a_replay_unless_it_is_of_the_awaited_welcome() -> None:
+    """Then the count that we stored was forged, or the coordinator has lost its own."""
+    receiver, older = device(peer_incarnation=9), coordinator(incarnation=5)
+    awaited, other = messages.Welcome(NONCE, "1"), messages.Welcome(bytes(16), "1")
+
+    def opened(sender: Peer, message: messages.Message) -> bool:
+        return receiver.open(sender.seal(message), DOWN) is not None
+
+    assert not opened(older, awaited)
+    receiver.awaited = NONCE
+    assert not opened(older, other) and not opened(older, messages.Cancel("r", 1, ""))
+    assert receiver.counters["replayed"] == 3
+    again = older.seal(awaited)
+    assert receiver.open(again, DOWN) is not None and receiver.open(again, DOWN) is None
+    assert receiver.window.incarnation == 5 and opened(older, other)
+    assert receiver.counters["replayed"] == 4
+
+
+def test_a_hello_that_a_newer_one_has_overtaken_is_out_of_date() -> None:
+    sender, receiver = device(), coordinator()
+    first, second = (sender.seal(messages.Hello(NONCE, "1")) for _ in range(2))
+    assert receiver.open(second, UP) is not None
+    assert receiver.open(first, UP) is None
+    assert receiver.counters["replayed"] == 1

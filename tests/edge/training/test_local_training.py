@@ -28,7 +28,14 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
-from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
+from sedge_protocol.wire.work import (
+    Blend,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
+    Work,
+)
 
 START, OWN = theta_of(1), theta_of(2)
 SEED = 7
@@ -116,6 +123,15 @@ def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     run_to_end(local_training(order, LAYOUT, START, None, None, added), teacher.answer)
     first, second, own = teacher.asked_to_train()
     assert first.correction is second.correction is added and own.correction is None
+
+
+@pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
+def test_a_blend_is_with_the_last_own_model_if_there_is_one(own: Theta | None) -> None:
+    learned, _ = done(order_of(blend=Blend(0.75)), own)
+    sent = START + drift(SEED)
+    blended = sent if own is None else 0.75 * own + 0.25 * sent
+    np.testing.assert_allclose(learned.model, blended, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(learned.trained.theta, sent)
 
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])

@@ -87,10 +87,18 @@ def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
         decompress_zstd(bytes(coded), 2**20)
 
 
-@pytest.mark.parametrize(("eighths", "window"), [(0, 16_777_216), (3, 23_068_672)])
-def test_a_window_over_the_limit_is_refused(eighths: int, window: int) -> None:
-    # Magic, a size of 2 bytes (256 + 0), a window of 2**24 and eighths of it, and a raw block of nothing.
-    coded = bytes([24 - 10 << 3 | eighths])
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        ((23, 0), "corruption"),  # the limit, in a frame that has no 256 bytes
+        ((23, 1), "window 9437184, the limit is 8388608"),
+        ((24, 3), "window 23068672, the limit is 8388608"),
+    ],
+)
+def test_a_window_over_the_limit_is_refused(window: tuple[int, int], message: str) -> None:
+    # Magic, a size of 2 bytes (256 + 0), a power of 2 and eighths of it, and a raw block of nothing.
+    exponent, eighths = window
+    coded = bytes([exponent - 10 << 3 | eighths])
     raw = b"\x28\xb5\x2f\xfd\x40" + coded + b"\x00\x00" + b"\x01\x00\x00"
-    with pytest.raises(CodecError, match=f"window {window}, the limit is 8388608"):
+    with pytest.raises(CodecError, match=message):
         decompress_zstd(raw, 2**20)

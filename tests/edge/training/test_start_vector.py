@@ -40,15 +40,22 @@ def start_of(
 
 @pytest.mark.parametrize("score", ["squared", "product", "gradient", "fisher"])
 @pytest.mark.parametrize("norm", ["none", "global", "layer"])
-def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: Any) -> None:
-    shared, slope = theta_of(1), drift(3)
-    found = own_elements(OWN, shared, LAYOUT, DeviceScoring(0.99, score, norm), slope)
+def test_own_elements_are_those_the_coordinator_would_choose(
+    device: Harness, score: Any, norm: Any
+) -> None:
+    shared, slope, wanted = theta_of(1), drift(3), DeviceScoring(0.99, score, norm)
+    found = own_elements(OWN, shared, LAYOUT, wanted, slope)
     scores = importance(OWN, shared, PARAMETERS, score, slope)
     if norm == "layer":
         scores = min_max(scores, PARAMETERS)
     np.testing.assert_array_equal(found, positions(select(scores, 0.99), PARAMETERS))
     assert found.size == 26  # n - 1 - floor(.99 (n - 1)) of 2,564
     assert not LAYOUT.mask(["norm.mean"])[found].any()
+    begun = start_of(device, device.order(1, scoring=wanted), OWN, slope)
+    np.testing.assert_array_equal(begun.personal, found)
+    np.testing.assert_array_equal(begun.base, shared)
+    shared[found] = OWN[found]
+    np.testing.assert_array_equal(begun.theta, shared)
 
 
 def named(device: Harness, coded: bytes, bitmap: bytes | None) -> Order:

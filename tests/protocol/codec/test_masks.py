@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.codec import Compression
 from sedge_protocol.codec.bitmaps import to_bitmap
+from sedge_protocol.codec.gaps import from_varints, to_varints
 from sedge_protocol.codec.masks import MaskForm, decode_positions, encode_positions, max_mask_bytes
 
 Indices = NDArray[np.uint32]
@@ -124,3 +125,12 @@ def test_each_form_is_chosen_where_it_is_the_smallest() -> None:
         MaskForm.GAPS,
         Compression.ZLIB,
     )
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_a_varint_has_as_few_groups_as_it_needs(groups: int) -> None:
+    least, most = 2 ** (7 * groups - 7) if groups > 1 else 0, 2 ** (7 * groups) - 1
+    gaps = np.array([least, most, 1, least, least + 1, most - 1], np.uint32)
+    coded = to_varints(gaps)
+    assert len(coded) == 5 * groups + 1
+    np.testing.assert_array_equal(np.concatenate([*from_varints(coded)]), gaps)

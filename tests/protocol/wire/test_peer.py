@@ -105,3 +105,21 @@ def test_a_hello_that_a_newer_one_has_overtaken_is_out_of_date() -> None:
     assert receiver.open(second, UP) is not None
     assert receiver.open(first, UP) is None
     assert receiver.counters["replayed"] == 1
+
+
+def test_the_highest_common_version_is_spoken() -> None:
+    sender = Peer(UP, KEYS.up, KEYS.down, 1, 0, (1, 2, 3))
+    for theirs, version in (((1,), 1), ((1, 2), 2), ((3, 9), 3)):
+        sender.agree(theirs)
+        assert sender.seal(messages.Cancel("r", 1, ""))[2] == version
+    with pytest.raises(VersionError, match="protocol versions 4, 5, this side speaks 1, 2, 3"):
+        sender.agree((4, 5))
+
+
+def test_chunks_take_no_sequence_number() -> None:
+    sender = device()
+    sent = sender.chunk(BLOB.transfer, 7, b"data")
+    opened = Frame(Kind.CHUNK, b"data", 1, 0, BLOB.transfer, 7), None
+    receiver = coordinator()
+    assert (sent.topic, sender.sent) == (UP, 0)
+    assert receiver.open(sent.payload, UP) == receiver.open(sent.payload, UP) == opened

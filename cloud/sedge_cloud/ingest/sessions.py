@@ -166,7 +166,6 @@ class DeviceRegistry:
         self._cache.incarnation = incarnation
         self._inherited |= online
         self.returning |= online
-        self.changes += 1
         return [*self._request_hellos(shards)]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:

@@ -243,6 +243,7 @@ def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None
 
     count = cloud.order("a").model.count
     assert count > 1 and doing("a") == ("was asked", 2)
+    assert {(device.done, device.total) for device in seen.facts().devices} == {(0, 0)}
     for _ in range(3):  # nothing gets through to a
         ask("a", 0)
         cloud.poll(20.0)

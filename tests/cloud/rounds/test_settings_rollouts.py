@@ -130,6 +130,26 @@ def test_settings_reach_ever_more_devices_until_they_are_rolled_back(tmp_path: P
     assert fleet.given == set()
 
 
+def test_a_second_sees_few_devices_looked_at_and_fewer_welcomed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sedge_cloud.ingest.settings.MOST_LOOKED", 3)
+    monkeypatch.setattr("sedge_cloud.ingest.settings.AT_ONCE", 2)
+    fleet = Fleet(tmp_path)
+    for name in NAMES[:6]:
+        fleet.cloud.say(name, Goodbye(a_hello(name).nonce))
+    fleet.start(plan=RolloutPlan((1.0,)))
+    begun, cloud, ingest = fleet.cloud.now, fleet.cloud, fleet.cloud.core.ingest
+    for second, welcomed in enumerate((0, 0, 2, 2), 1):
+        cloud.effects.clear()
+        for _ in range(2):
+            cloud.poll(0.5)
+        assert sum(len(cloud.messages(name, Welcome)) for name in NAMES) == welcomed
+        assert ingest.timer() == begun + (second + 1 if second < 4 else LOOK_S)
+    cloud.poll(LOOK_S - 4)
+    assert ingest.timer() == begun + 2 * LOOK_S
+
+
 def test_settings_that_devices_do_not_take_are_taken_back_from_the_others(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     fleet.start(plan=RolloutPlan((0.5, 1.0)))

@@ -119,19 +119,25 @@ def test_a_damaged_copy_is_fetched_again(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_copies_that_are_not_used_make_room(bench: Bench, tmp_path: Path) -> None:
+    """A tenth of the limit, also after a restart."""
     bench.limit = 1000
-    blobs, names = bench.opened("two"), list[bytes]()
-    for number in range(5):
-        names.append(blobs.write(bytes([number]) * 180))
+    folder, blobs, names = tmp_path / "two" / "blobs", bench.opened("two"), list[bytes]()
+    for number in range(16):
+        names.append(blobs.write(bytes([number]) * 60))
         blobs.settle()
-        path = tmp_path / "two" / "blobs" / names[-1].hex()
-        os.utime(path, (number, number))
+        os.utime(folder / names[-1].hex(), (number, number))
     assert blobs.read(names[0])  # used just now
-    blobs.write(b"more" * 45)
+    names.append(blobs.write(b"more" * 15))
     blobs.settle()
-    kept = {path.name for path in (tmp_path / "two" / "blobs").iterdir()}
-    assert names[0].hex() in kept and names[1].hex() not in kept and len(kept) == 5
-    assert len(blobs.sizes()) == 6 and blobs.read(names[1]) == b"\1" * 180
+    assert {path.name for path in folder.iterdir()} == {
+        name.hex() for name in names if name not in names[1:3]
+    }
+    assert len(blobs.sizes()) == 17 and blobs.read(names[1]) == b"\1" * 60
+    blobs = bench.opened("two")
+    for number in range(6):
+        blobs.write(bytes([number]) * 180)
+        blobs.settle()
+    assert sum(path.stat().st_size for path in folder.iterdir()) == 900
 
 
 def test_a_full_disk_costs_only_the_copies(bench: Bench) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import batches, evaluation_batches, permutations
+from sedge_edge.training.batches import batches, evaluation_batches, permutations, step_count
 from sedge_protocol.errors import LocalError
+from sedge_protocol.wire.training import LastBatch
 
 
 def test_somebody_elses_shuffles() -> None:
@@ -24,6 +25,13 @@ def test_somebody_elses_shuffles() -> None:
     np.testing.assert_array_equal(
         [b.indices for b in batches(6, 6, 2, "pad", 5, True)], list(permutations(5, 6, 2))
     )
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+@pytest.mark.parametrize("num_examples", [1, 3, 4, 5, 7, 8, 9])
+def test_the_steps_are_counted_as_they_are_made(num_examples: int, last_batch: LastBatch) -> None:
+    made = len(list(batches(num_examples, 4, 3, last_batch, 5, True)))
+    assert step_count(num_examples, 4, 3, last_batch) == made
 
 
 def test_no_examples_are_our_bug() -> None:

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from tests.android.classes import java
 from tests.android.java import VECTORS
-from tests.system.test_mosquitto_conf import Authority
 
 from android.build import HERE
-from sedge_cloud.broker.certificates import Authority as CertificateAuthority
+from sedge_cloud.broker.certificates import Authority
 from sedge_protocol.host.enrolment import Enrolment
 
 # Bytes in version 40 of ISO/IEC 18004, at the lowest error correction.
@@ -26,10 +25,10 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
     """E7 of protocol/spec/enrolment.md, from the coordinator's own function to the app's field."""
     secret = bytes(range(32)).hex()
     texts = [Enrolment("phone-1", "home", "mqtt://10.0.0.1", secret).join_text()]
-    pem = (Authority(tmp_path / "authority").folder / "ca.crt").read_text()
+    maker = Authority.made("home")
+    pem, _ = maker.texts()
     enrolment = Enrolment("phone-1", "home", "mqtts://broker.example:8884", secret, pem)
     texts.append(f"  {enrolment.join_text()}\n")
-    maker = CertificateAuthority.made("home")
     of_device = DER_cert_to_PEM_cert(maker.certify("phone-1", bytes(range(32)), time.time()).der)
     of_other = DER_cert_to_PEM_cert(maker.certify("phone-2", bytes(32), time.time()).der)
     good, certified = (replace(enrolment, certificate=own) for own in (of_device, of_other))

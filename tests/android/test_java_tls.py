@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.android.java import JAVA
 from tests.android.java_fleet import MAIN, MEANS, JavaFleet
-from tests.system.test_mosquitto_conf import Authority
 from tools.bench.parts.real_fleet import RealFleet, free_port, wait_until
+
+from sedge_cloud.broker.certificates import Authority
 
 pytestmark = pytest.mark.fleet
 
@@ -22,13 +23,15 @@ def join_text(secret: str, **values: str) -> str:
 def test_an_agent_joins_over_tls_and_only_its_own_broker(
     fleet: RealFleet, class_path: str, tmp_path: Path
 ) -> None:
-    own, other = Authority(tmp_path / "own"), Authority(tmp_path / "other")
-    own.issue("broker")
+    own, other = Authority.made("test"), Authority.made("other")
+    files = tmp_path / "broker.crt", tmp_path / "broker.key"
+    for file, pem in zip(files, own.broker(["127.0.0.1"]), strict=True):
+        file.write_text(pem)
     port = free_port()
     conf = fleet.folder / "mosquitto.conf"
     lines = conf.read_text().splitlines()
     accounts = [line for line in lines if line.startswith(("allow_", "password_file", "acl_file"))]
-    certificate = f"certfile {own.folder}/broker.crt", f"keyfile {own.folder}/broker.key"
+    certificate = f"certfile {files[0]}", f"keyfile {files[1]}"
     more = [f"listener {port} 127.0.0.1", *certificate, *accounts]
     conf.write_text("\n".join([*lines, *more]) + "\n")
     fleet.kill("broker")
@@ -39,7 +42,7 @@ def test_an_agent_joins_over_tls_and_only_its_own_broker(
         home = java.add(device, seed=number)
         text = join_text(
             (home / "secret").read_text(), device=device, url=f"mqtts://127.0.0.1:{port}",
-            ca=(authority.folder / "ca.crt").read_text(),
+            ca=authority.texts()[0],
         )  # fmt: skip
         words = [text, str(home / "state"), str(home / "train.npz"), MEANS]
         fleet.start(device, [*JAVA, "-cp", class_path, MAIN, *words])

@@ -176,7 +176,7 @@ def test_gains_are_counted_on_training_alone_and_kept(
     assert path.name == "gains-dir-0.1.svg"
     assert all(f">{name}</text>" in svg for name in ("FedAvg", "FedOBP", "FedPURIN"))
     with pytest.raises(BadOption, match="--splits: found 'dir-3', expected one of"):
-        gains.measure(**ask | {"splits": ("dir-3",)})
+        gains.measure(splits=("dir-3",), out=tmp_path, kept=kept)
     kept.write_text(kept.read_text().replace('"mlp"', '"avgcnn"'))
     with pytest.raises(DataError, match=r"gains\.json: .* model\.name is 'avgcnn', expected 'mlp'"):
         gains.measure(sizes=(200,), **ask)

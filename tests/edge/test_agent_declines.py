@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_a_bundle_that_no_backend_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs, place = OpenBundles(backend, threads=1), device.place()
-    real = replace(place, open_bundle=lambda sha256: programs.open(place.blobs, sha256))
+    real = replace(place, open_bundle=partial(programs.open, place.blobs))
     with monkeypatch.context() as patched:
         patched.setattr(device, "place", lambda: real)
         device.give(device.order(2, bundle=device.serve(make_bundle(program=program))))

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.cloud import given
 from tests.emulate.sample import SAMPLE
 from tests.emulate.workers.fleet_of_four import InlinePool
-from tests.fleet import Crash, failing
+from tests.fleet import Crash, always, failing
 
 from sedge_cloud.coding import WHOLE, BroadcastConfig, CodecConfig
 from sedge_cloud.config import TrainingConfig
@@ -249,7 +249,7 @@ def test_what_was_trained_before_a_kill_is_not_trained_again(shared: SharedSetup
 @pytest.fixture
 def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     """No result is kept."""
-    monkeypatch.setattr(module, "keep", lambda *_: None)
+    monkeypatch.setattr(module, "keep", always(None))
 
 
 @pytest.mark.usefixtures("forgetting")

@@ -409,7 +409,10 @@ IMAGES = torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
 def unary(kind: str) -> Lowering:
-    return lambda graph, x: graph.unary(kind, x)
+    def lowered(graph: Graph, x: Value) -> Lowered:
+        return graph.unary(kind, x)
+
+    return lowered
 
 
 def divided(graph: Graph, x: Value) -> Lowered:

@@ -197,7 +197,10 @@ def test_an_answer_that_does_not_come_in_time(play: Play, question: str | None) 
 def measured(play: Play, answer: bytes, seconds: float, **manners: Any) -> tuple[int, int]:
     """The largest packet that comes back, and how many connections it took."""
     broker, token = play(answer, **manners).broker, b"token"
-    make = lambda number, packet: ("down", numbered(token, number, "down", packet))  # noqa: E731
+
+    def make(number: int, packet: int) -> tuple[str, bytes]:
+        return "down", numbered(token, number, "down", packet)
+
     size = measure(broker.settings, "down", make, lambda said: number_of(token, said), seconds)
     return size, len(broker.connects)
 

@@ -5,7 +5,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,21 @@ def own(request: pytest.FixtureRequest) -> Iterator[Broker]:
         yield broker
 
 
+def setting(event: threading.Event) -> Callable[..., None]:
+    """A callback that sets the event."""
+
+    def callback(*_: object) -> None:
+        event.set()
+
+    return callback
+
+
 @contextmanager
 def client(port: int, name: str, version: Version = Version.MQTTv311) -> Generator[Client]:
     """A connected client whose loop runs."""
     connected = threading.Event()
     made = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=version)
-    made.on_connect = lambda *_: connected.set()
+    made.on_connect = setting(connected)
     made.connect("127.0.0.1", port)
     made.loop_start()
     try:
@@ -68,7 +77,7 @@ def witness(port: int) -> Generator[tuple[Client, threading.Event]]:
     """A client, and the event of its losing the connection."""
     lost = threading.Event()
     with client(port, "witness") as made:
-        made.on_disconnect = lambda *_: lost.set()
+        made.on_disconnect = setting(lost)
         yield made, lost
 
 
@@ -82,7 +91,7 @@ def round_trip(port: int, payload: bytes, version: Version = Version.MQTTv311) -
         arrived.set()
 
     with client(port, "subscriber", version) as subscriber:
-        subscriber.on_subscribe = lambda *_: subscribed.set()
+        subscriber.on_subscribe = setting(subscribed)
         subscriber.on_message = on_message
         subscriber.subscribe("sedge/test", qos=1)
         assert subscribed.wait(_WAIT_S)

@@ -117,6 +117,10 @@ def _tolist(fake: Tensor) -> object:
     return _numpy(fake.cpu()).tolist()
 
 
+def _name(device: torch.device) -> str:
+    return "a card of fakes"
+
+
 def _copied(model: nn.Module) -> nn.Module:
     """A model is copied with its numbers, before it goes to the card."""
     with unset_fake_temporarily():
@@ -134,6 +138,6 @@ def card() -> Generator[Host]:
             stack.enter_context(patch.object(owner, "copied", _copied))
         for name, replacement in (("numpy", _numpy), ("tolist", _tolist)):
             stack.enter_context(patch.object(FakeTensor, name, replacement))
-        stack.enter_context(patch.object(torch.cuda, "get_device_name", lambda _: "fakes"))
+        stack.enter_context(patch.object(torch.cuda, "get_device_name", _name))
         stack.enter_context(Fakes(allow_non_fake_inputs=True))
         yield stack.enter_context(Host())

@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from tests.export.layers import Lambda
+from tests.fleet import always
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -37,8 +38,11 @@ LAYERS = {
 }
 
 
-CASES = [(name, 5, True) for name in LAYERS]
-CASES += [("rnn", 1, False), ("lstm, two layers both ways", 1, False)]
+CASES = [
+    *((name, 5, True) for name in LAYERS),
+    ("rnn", 1, False),
+    ("lstm, two layers both ways", 1, False),
+]
 
 
 @pytest.mark.parametrize(("name", "steps", "begun"), CASES)
@@ -119,9 +123,9 @@ def counted(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("lengths", "projected", "pattern"),
     [
-        (lambda x: [5] * BATCH, 0, r"recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
+        (always([5] * BATCH), 0, r"recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
         (counted, 0, r"lengths that depend on the data.*output\.gather"),
-        (lambda x: [6] * BATCH, 1, "packed .* LSTM with projected states, expected proj_size=0"),
+        (always([6] * BATCH), 1, "packed .* LSTM with projected states, expected proj_size=0"),
     ],
 )
 def test_packed_sequences_that_are_refused(

@@ -33,7 +33,7 @@ def by_energy(scores: Scores, energy: float, most: float) -> Indices:
     first = np.sort(scores[largest(scores, limit + 1)])[::-1]
     sums = np.cumsum(first, dtype=np.float64)
     k = int(np.searchsorted(sums, energy * scores.sum(dtype=np.float64))) + 1
-    if k <= min(limit, first.size):
+    if k < first.size:
         chosen = np.flatnonzero(scores >= first[k - 1])
         if chosen.size <= limit:
             return chosen.astype(np.uint32)

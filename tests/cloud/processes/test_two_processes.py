@@ -21,6 +21,7 @@ from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Changed
 from sedge_cloud.recorder import Recorder
+from sedge_cloud.rounds.lifecycle import Phase
 from sedge_cloud.runs import vectors
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.rows import DeviceRow, SessionRow, TrafficRow
@@ -158,6 +159,15 @@ def test_who_has_come_back_or_moved_on_is_not_waited_for_again(pair: Pair, retur
     pair.second.poll(RETURN_S)
     pair.go_on()
     assert "a" in pair.first.store.online()
+
+
+def test_a_new_leader_waits_for_devices_that_it_takes_over_and_not_for_ever(pair: Pair) -> None:
+    pair.second.answer("b")
+    take(pair.first, frozenset())
+    take(pair.second, OURS | THEIRS, leads=True)
+    for seconds, phase in ((RETURN_S - 1, Phase.OPEN), (1, Phase.OFFLINE)):
+        pair.second.poll(seconds)
+        assert pair.second.core.open[RUN].phase == phase
 
 
 @pytest.mark.parametrize("read", ["sessions", "changed_devices", "devices_named"])

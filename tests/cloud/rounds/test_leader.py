@@ -23,6 +23,7 @@ from tests.cloud.helper import (
     small_update,
 )
 from tests.cloud.stores import on_both
+from tests.fleet import failing
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import TrainingConfig
@@ -232,13 +233,16 @@ def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Pat
     cloud.now += DISK_RETRY_S - 1
     cloud.load()
     assert len(cloud.notes(logging.ERROR)) == 2
+    with failing(cloud.store, "runs", StorageError("connection lost")):
+        cloud.poll(1)
+    assert cloud.notes(logging.ERROR)[2:] == 2 * ["connection lost"]  # and when it collects
     path.write_bytes(whole)  # the operator brings the backup
-    cloud.now += 1
+    cloud.now += DISK_RETRY_S
     cloud.notice()
     assert [event.run for event in cloud.events(RoundOpened)] == [RUN, "a-broken"]
     cloud.now += DISK_RETRY_S
     cloud.load()
-    assert len(cloud.notes(logging.ERROR)) == 2
+    assert len(cloud.notes(logging.ERROR)) == 4
 
 
 @pytest.mark.parametrize("speaks", ["poll", "hello"])

@@ -17,6 +17,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
 from sedge_cloud.runs import garbage as garbage_of
 from sedge_cloud.runs.garbage import Garbage, Pruned
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
 
 
@@ -184,3 +185,10 @@ def test_kill_at_each_step_of_deleting_and_pruning(tmp_path: Path) -> None:
         assert now["runs"] in (before["runs"], before["runs"][1:], before["runs"][2:])
         found.append(len(now["runs"]))
     assert found[0] == 4 and found[-1] == 2 and found == sorted(found, reverse=True)
+
+
+def test_sizes_of_the_state_are_kept_for_a_week(cloud: Cloud) -> None:
+    for day in (0, 1, 2, 8.5):
+        size = DiskRow(day * 86_400, 1)
+        cloud.store.save_observations([], [], CoordinatorRow(), size)
+    assert [size.at / 86_400 for size in cloud.store.disk()] == [2, 8.5]

@@ -125,6 +125,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     leader = Everywhere(cloud.core.devices, other, lambda device: False)
     assert leader.load() == [DeviceOnline("a", True)]
     hello = a_hello("again", **change)
+    assert cloud.core.devices["a"].is_another(hello, 1) is renewed
     cloud.say("a", hello)
     assert leader.load() == [DeviceOnline("a", renewed)]
     assert leader.presence("a") == Presence(True, "waits" in change, False)

@@ -42,7 +42,7 @@ class Device:
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
         """Return True if this hello comes from a restarted agent, or announces other capabilities."""
-        new_start = self.hello is None or incarnation != self.row.incarnation
+        new_start = incarnation != self.row.incarnation
         return new_start or abilities(hello) != abilities(self.hello)
 
     def keep(self, run: str) -> None:

@@ -50,7 +50,7 @@ def test_a_benchmark_says_its_figures_and_ends_with_its_result(
     ("word", "said"),
     [("c", "found 'c', expected one of a, b"), ("--numbers=x", "invalid int value: 'x'")],
 )
-def test_no_option_is_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         THIS.run([word])
     assert said in capsys.readouterr().err

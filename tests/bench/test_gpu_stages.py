@@ -108,7 +108,7 @@ def test_without_a_gpu_the_cpu_does_it_loudly_or_not_at_all(
         ("--device=tpu", "invalid choice: 'tpu'"),
     ],
 )
-def test_no_option_is_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_refused(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([word])
     assert said in capsys.readouterr().err

@@ -200,7 +200,7 @@ LINK, PARTITION = 'link = "mqtt://broker.example:1884"', 'split = "given"\nparti
         ('dataset = "digits"', 'partition = "p.npy"', "expected none unless split = 'given'"),
         ('dataset = "digits"', f"{PARTITION}examples = 9", "data.examples: found 9, expected 0"),
         ("[codec]", "[model]\nwidths = [0, 0.5, 0.25]\n[codec]", "widths: found [0.0, 0.5, 0.25]"),
-        ("[codec]", "[model]\nwidths = [0.5]\n[codec]", "found [0.5], expected increasing numbers"),
+        ("[codec]", "[model]\nwidths = [0.5]\n[codec]", "model.widths: found [0.5], expected incr"),
         ("[codec]", "[model]\nwidths = [0, 0.5, 0.5]\n[codec]", "widths: found [0.0, 0.5, 0.5]"),
         ("[codec]", '[model]\nname = "mlp"\nfactory = "a:b"\n[codec]', "model.name: found 'mlp'"),
         (LINK, 'link = "tcp://h"', "link: found 'tcp://h', expect"),
@@ -220,7 +220,7 @@ LINK, PARTITION = 'link = "mqtt://broker.example:1884"', 'split = "given"\nparti
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    (text,) = (text for text in (GOOD, FAULTY) if text.count(old) == 1)
+    (text,) = (text for text in (GOOD, FAULTY) if text.count(old) == 1)  # the one that has it
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text.replace(old, new))
     assert str(caught.value).startswith(f"{tmp_path / 'fleet.toml'}: ")

@@ -346,9 +346,14 @@ def test_devices_that_come_late_are_waited_for(shared: SharedSetup) -> None:
     assert played(with_(shared, churn=late, rounds=one)).rounds[0].opened_s > 1000
 
 
-def test_a_full_disk_of_this_host_is_named(deaf: SharedSetup) -> None:
-    full = failing(BlobFolder, "require_room", StorageError("disk full"))
-    with full, pytest.raises(StorageError, match="disk full"):
+def test_a_full_disk_of_this_host_is_named(
+    deaf: SharedSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: BlobFolder, length: int) -> None:
+        raise StorageError(f"disk full: needs {length} bytes")
+
+    monkeypatch.setattr(BlobFolder, "require_room", full)
+    with pytest.raises(StorageError, match="disk full: needs 8012 bytes"):  # the whole model
         played(deaf)
 
 

@@ -27,10 +27,8 @@ def test_the_global_model_and_each_devices_own(tmp_path: Path) -> None:
     cloud = trained(tmp_path)
     export_global(cloud.store, RUN, tmp_path / "global.npz")
     assert theta_in(tmp_path / "global.npz").tobytes() == model_of(cloud, RUN).tobytes()
-    assert dict(model_export.export_devices(cloud.store, RUN, tmp_path / "own", ".npz")) == {
-        "a": "",
-        "b": "",
-    }
+    remarks = dict(model_export.export_devices(cloud.store, RUN, tmp_path / "own", ".npz"))
+    assert remarks == {"a": "", "b": ""}
     run, run_store = Run(cloud.run_row(), cloud.store), RunStore(cloud.store)
     for device in "ab":
         expected = run_store.client_model(run, device).trained

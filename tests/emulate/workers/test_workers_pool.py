@@ -110,11 +110,9 @@ def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first() -> None:
 @pytest.mark.parametrize(
     ("virtual", "order"),
     [
-        (
-            True,
-            [10, 11, 40, 12, 12, 13, 13, 15, 14],
-        ),  # small ones, but for the very large and the last
-        (False, [10, 11, 40, 15, 14, 13, 13, 12, 12]),  # on a broker always the largest
+        # The smallest, but for the very large and the last; on a broker always the largest.
+        (True, [10, 11, 40, 12, 12, 13, 13, 15, 14]),
+        (False, [10, 11, 40, 15, 14, 13, 13, 12, 12]),
     ],
 )
 def test_which_goes_first(virtual: bool, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

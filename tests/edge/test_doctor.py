@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from PIL import Image
 from tests.edge.home import make_home, put_models
+from tests.fleet import always
 
 from sedge_edge import doctor
 from sedge_edge.doctor import examine
@@ -31,8 +31,6 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
 
-T = TypeVar("T")
-
 CHECKS = [
     "configuration",
     "disk",
@@ -46,14 +44,6 @@ CHECKS = [
     "broker",
     "messages",
 ]
-
-
-def always(value: T) -> Callable[..., T]:
-
-    def answer(*args: object) -> T:
-        return value
-
-    return answer
 
 
 def hears(config: object) -> str:

@@ -94,7 +94,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], Callable[[], Iterable[bytes]
     "body": (read_body, bodies),
     "vector": (lambda data: decode(data, SIZE).dense(), vectors),
     "update": (decode_update, lambda: hexes("updates", "blob")),
-    "arrays": (decode_arrays, lambda: hexes("updates", "blob")),
+    "arrays": (decode_arrays, lambda: hexes("updates_with_arrays", "blob")),
     "program": (read_program, lambda: [model().SerializeToString()]),
     "bundle": (unpack, lambda: [make_bundle(program=b"a program")]),
     "policy": (lambda data: unsealed(data).policy(), policies),

@@ -299,10 +299,8 @@ def test_threads_share_one_trainer(backend: str) -> None:
 
     def work(seed: int) -> tuple[Theta, float]:
         barrier.wait()  # all threads open the sessions at once
-        request, data = (
-            TrainRequest(start(seed), Training(5, 0.1, 0.5, 0.1), seed),
-            examples(30, seed),
-        )
+        data = examples(30, seed)
+        request = TrainRequest(start(seed), Training(5, 0.1, 0.5, 0.1), seed)
         theta = shared.train(request, data, never).theta
         return theta, shared.evaluate(theta, data).loss
 

@@ -43,10 +43,8 @@ CASES: dict[str, tuple[nn.Module, dict[str, object]]] = {
     "rms norm": (cut(nn.RMSNorm(6), prefix=3), {"normalized_shape": (3,)}),
     "prelu": (cut(nn.PReLU(6), prefix=3), {"num_parameters": 3}),
     "embedding": (cut(nn.Embedding(9, 6), inputs=3), {"num_embeddings": 9, "embedding_dim": 3}),
-    "group norm": (
-        cut(nn.GroupNorm(4, 16), prefix=12),
-        groups(12, 3),
-    ),  # of four channels, as before
+    # Of four channels, as before.
+    "group norm": (cut(nn.GroupNorm(4, 16), prefix=12), groups(12, 3)),
     "group norm, less than a group": (cut(nn.GroupNorm(2, 16), prefix=4), groups(4, 1)),
     # Of six channels, no more than before.
     "group norm, groups that shrink": (cut(nn.GroupNorm(2, 16), prefix=12), groups(12, 2)),

@@ -178,7 +178,7 @@ HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ),
     ("batch_size 65537, expected", lambda: {**fields(), "batch_size": 65537}),
     ("unknown program 'sneak'", lambda: with_program(name="sneak")),
-    ("does not match the manifest's sha256", lambda: with_program(sha256="00" * 32)),
+    ("'gradient' does not match the manifest's sha256", lambda: with_program(sha256="00" * 32)),
     ("missing", lambda: with_program(file="evaluate.onnx")),
     ("dropped 1.0, expected at least 0 and below 1", lambda: {**fields(), "dropped": 1.0}),
     ("dropped -0.25, expected at least 0 and below 1", lambda: {**fields(), "dropped": -0.25}),

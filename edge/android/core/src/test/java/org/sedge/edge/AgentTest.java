@@ -75,7 +75,7 @@ public class AgentTest {
     @Test
     public void anyOtherTextIsOneErrorWithoutTheSecret() {
         for (String text : new String[] {
-            null,
+            null, "", "sedge:",
             joinText(json("device", "d", "fleet", "f", "url", "mqtt://u:p@h", "secret", SECRET)),
             joinText(json("device", "d", "fleet", "f", "url", "mqtt://h", "secret", SECRET, "ca", PEM.replace("\n", "\\n"))),
             joinText(json("device", "d", "fleet", "f", "url", "mqtts://h", "secret", SECRET, "ca", "no certificate")),

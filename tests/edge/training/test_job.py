@@ -298,9 +298,9 @@ class Valuing(DriftTrainer):
         return Metrics(1.0, min(1.0, abs(float(theta[5]))), len(examples.targets))
 
 
-def picking(device: Harness, number: int, **changes: Any) -> Order:
+def picking(device: Harness, number: int, sixth: float = 0.9, **changes: Any) -> Order:
     """An order with a patch of elements 5 and 9, with which the sixth element is better than without."""
-    patch = SparseVector(N, np.array([5, 9], np.uint32), np.array([0.9, 1], np.float32))
+    patch = SparseVector(N, np.array([5, 9], np.uint32), np.array([sixth, 1], np.float32))
     packed = encode(patch, ValueCoding.FP32)
     return device.order(
         number,
@@ -334,3 +334,8 @@ def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(device: Ha
     for place in (0, 5):
         assert trainer.seen[place][1] == held
         assert trainer.seen[place + 3][1] == trained
+    # An update is of the start without the patch where that is better.
+    outcome, blobs = job(device, picking(device, 6, sixth=0))
+    assert outcome.report.patched is False
+    _, payload = decode_update(blobs.read(outcome.update))
+    np.testing.assert_array_equal(decode(payload, N).dense(), theta_of(6) + drift(6) - theta_of(6))

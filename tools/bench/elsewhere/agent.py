@@ -11,8 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-from sedge_edge.training.trainer import TrainRequest
-
 FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
 
 
@@ -32,6 +30,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
 
     from sedge_edge.backends import open_trainer
     from sedge_edge.training.examples import Examples
+    from sedge_edge.training.trainer import TrainRequest
     from sedge_protocol.host.memory_limit import release_memory
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.training import Training

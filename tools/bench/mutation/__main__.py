@@ -123,9 +123,10 @@ class Trees:
         options = ["-p", "tools.bench.mutation.reached", "--reached", str(lines), "-m", QUICK]
         options += [*NO_JAVA, "-n", str(workers), "--dist", "loadfile"]
         said = pytest_in(tree, options, there)  # a failed test is in what was recorded, too
-        if not any(lines.iterdir()):
+        reached = Reached(lines, tree)
+        if not reached.seconds:
             raise SystemExit(f"the tests do not run even without a mutant:\n{said}")
-        return Reached(lines, tree)
+        return reached
 
     def killer(self, mutant: Mutant) -> str:
         """Run a mutant's tests. Returns the test that failed, or "" if all passed."""

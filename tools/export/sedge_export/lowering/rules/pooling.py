@@ -10,8 +10,9 @@ before rows, so the first row with the maximum wins, and in that row the first c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from sedge_export.lowering.rules.windows import WindowAxis
 from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
+# Takes x and y, and returns 1.0 where x < y, else 0.0.
+Less: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 # The product of this and any normal positive float32 is at least 1. Subnormal numbers are rounding
 # errors.
@@ -34,6 +37,11 @@ def positive(x: Tensor) -> Tensor:
     """Return 1.0 where x > 0, else 0.0. XNNPACK has no comparison, but fuses this product and its clamp."""
     mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
     return mask
+
+
+def less(x: Tensor, y: Tensor) -> Tensor:
+    """Return 1.0 where x < y, else 0.0, with operators that XNNPACK has."""
+    return positive(y - x)
 
 
 def pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
@@ -91,21 +99,22 @@ def max_pool(
 def max_pool_backward(
     grad: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
+    less: Less = less,
 ) -> Tensor:  # fmt: skip
-    """Pass the gradient of each window to its first largest element."""
+    """Pass the gradient of each window to its first largest element, which ``less`` finds."""
     rows, columns = axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)
     by_column = columns.taps(channels_last(x), LOWEST)
     by_row = rows.taps(_largest(by_column), LOWEST)
-    for_rows = rows.sum(_handed_on(channels_last(grad), by_row))
-    return channels_first(columns.sum(_handed_on(for_rows, by_column)))
+    for_rows = rows.sum(_handed_on(channels_last(grad), by_row, less))
+    return channels_first(columns.sum(_handed_on(for_rows, by_column, less)))
 
 
-def _handed_on(grad: Tensor, taps: Sequence[Tensor]) -> list[Tensor]:
+def _handed_on(grad: Tensor, taps: Sequence[Tensor], less: Less) -> list[Tensor]:
     """Divide the gradient of the taps' maximum among the taps: all of it goes to the first largest one."""
     largest = _largest(taps)
     parts: list[Tensor] = []
     for tap in taps[:-1]:
-        rest = grad * positive(largest - tap)
+        rest = grad * less(tap, largest)
         parts.append(grad - rest)
         grad = rest
     return [*parts, grad]

@@ -2,9 +2,11 @@
 
 Convolution and pooling over several axes handle one axis after the other. XNNPACK slices only with step
 1. So for a stride s, an axis of N s elements is viewed as (N, s), and tap t of every window reads
-consecutive blocks at phase t mod s.
+consecutive blocks at phase t mod s. The s phases and the axes after them are one axis, so that a slice
+copies whole rows, in onnxruntime, too.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -45,25 +47,26 @@ class WindowAxis:
         # The padding at the end may be negative, to cut elements that no window reads.
         after = self.blocks * self.stride - self.extent - self.padding
         whole = pad(x, self.axis, self.padding, after, fill)
-        if self.stride > 1:
-            whole = _split(whole, self.axis, self.stride)
-        seen: list[Tensor] = []
-        for block, phase in self.places:
-            part = cut(whole, self.axis, block, self.count)
-            if self.stride > 1:
-                part = _merged(cut(part, self.axis + 1, phase, 1), self.axis)
-            seen.append(part)
-        return seen
+        outer, inner = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        size = math.prod(inner)
+        rows = whole.reshape(*outer, self.blocks, self.stride * size)
+        phases = {
+            phase: cut(rows, self.axis + 1, phase * size, size).reshape(*outer, self.blocks, *inner)
+            for _, phase in self.places
+        }
+        return [cut(phases[phase], self.axis, block, self.count) for block, phase in self.places]
 
     def sum(self, taps: Sequence[Tensor]) -> Tensor:
         """Return the gradient of ``taps``: each tap's elements, added where it read them."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return taps[0]
-        phases = [self._phase(taps, phase) for phase in range(self.stride)]
-        whole = phases[0]
-        if self.stride > 1:
-            apart = [_split(phase, self.axis, 1) for phase in phases]
-            whole = _merged(torch.cat(apart, self.axis + 1), self.axis)
+        outer, inner = taps[0].shape[: self.axis], taps[0].shape[self.axis + 1 :]
+        phases = [
+            self._phase(taps, phase).reshape(*outer, self.blocks, math.prod(inner))
+            for phase in range(self.stride)
+        ]
+        rows = torch.cat(phases, self.axis + 1)
+        whole = rows.reshape(*outer, self.blocks * self.stride, *inner)
         after = self.extent + self.padding - self.blocks * self.stride
         return pad(whole, self.axis, -self.padding, after)
 
@@ -92,15 +95,3 @@ def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Ten
     margins = [0, 0] * (x.ndim - axis - 1) + [max(before, 0), max(after, 0)]
     padded: Tensor = aten.constant_pad_nd(x, margins, fill)
     return padded
-
-
-def _split(x: Tensor, axis: int, inner: int) -> Tensor:
-    """Split an axis of x into two; the second has extent ``inner``."""
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    return x.reshape(*before, x.shape[axis] // inner, inner, *after)
-
-
-def _merged(x: Tensor, axis: int) -> Tensor:
-    """Merge an axis of x with the next one."""
-    before, after = x.shape[:axis], x.shape[axis + 2 :]
-    return x.reshape(*before, x.shape[axis] * x.shape[axis + 1], *after)

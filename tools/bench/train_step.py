@@ -3,7 +3,7 @@
 All run on one thread, strictly alternating, with batches of 32 and SGD with momentum 0.7; the figures are
 medians. The thread's CPU time is measured, so other load on the machine matters little. Only ratios are
 meaningful, and only among processors with the same instructions: eager torch is twice as fast with AVX-512
-as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The export before the measurement verifies
+as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.93. The export before the measurement verifies
 the programs against autograd, so a program that is fast but wrong is never measured.
 """
 

@@ -72,7 +72,7 @@ class AutogradTrainer:
         rows = [batch.indices[batch.weights > 0] for batch in batches]
         pairs = self._resident.batches(task.examples, rows)
 
-        def feed(step: int, batch: Batch) -> tuple[Tensor, ...]:
+        def feed(step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
             return *next(pairs), self._noise(request.seed, step)
 
         return train(
@@ -90,15 +90,15 @@ class AutogradTrainer:
         arrays = {n: torch.from_numpy(a).to(self._device) for n, a in guidance.arrays.items()}
         return {**cast(dict[str, Tensor], guidance.models), **arrays}
 
-    def _noise(self, seed: int, step: int) -> Tensor:
-        """Return the random numbers (K,) of one step, on the device."""
+    def _noise(self, seed: int, step: int) -> Tensor | None:
+        """Return the random numbers (K,) of one step, on the device, or None if it draws none."""
         if not (count := self._problem.noise):
-            return torch.empty(0, device=self._device)
+            return None
         return torch.from_numpy(noise(seed, step, count)).to(self._device)
 
     def _differentiate(
         self, guidance: Mapping[str, Tensor] | None, theta: Theta,
-        batch: tuple[Tensor, Tensor, Tensor], last: bool,
+        batch: tuple[Tensor, Tensor, Tensor | None], last: bool,
     ) -> Differentiated:  # fmt: skip
         return self._engine.differentiate(cast(Tensor, theta), *batch, guidance)
 

@@ -252,7 +252,8 @@ def test_what_devices_measure_is_withheld(tmp_path: Path) -> None:
             ("before" in each, "num_examples" in each) == (shown, shown)
             for each in closed["devices"]
         )
-        assert (known.before is not None, known.after_worst is not None) == (shown, shown)
+        measured = known.before, known.before_worst, known.after, known.after_worst
+        assert all((value is not None) == shown for value in (*measured, known.train_loss))
         assert known.updates == 2 and "privacy: " in text
         assert config.evaluates == shown
         told = "Privacy: 1 of 2 rounds of training spent, 1 left."

@@ -19,9 +19,10 @@ from sedge_protocol.layout import Theta
 THETA = np.arange(10, dtype=np.float32)
 
 
-def vector(values: dict[int, float], size: int = 10) -> SparseVector:
+def vector(values: dict[int, float], size: int = 10, scale: float = 1.0) -> SparseVector:
     indices = np.array(sorted(values), np.uint32)
-    return SparseVector(size, indices, np.array([values[k] for k in sorted(values)], np.float32))
+    found = np.array([scale * values[k] for k in sorted(values)], np.float32)
+    return SparseVector(size, indices, found)
 
 
 def moved(device: str, by: float, base: Theta = THETA) -> Update:
@@ -36,13 +37,14 @@ def test_leaves_a_round_as_it_is() -> None:
     assert filtered.distrusted == {}
 
 
-def test_who_points_elsewhere_is_shortened() -> None:
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_who_points_elsewhere_is_shortened(scale: float) -> None:
     """Of each width by itself: the others' directions agree with the middle one's."""
     ways = {"a": {2: 3.0}, "b": {2: 1.0, 3: 0.5}, "c": {2: 1.0, 3: -0.5}, "d": {2: 1.0}}
-    updates = [Update(name, 7, THETA, None, vector(way)) for name, way in ways.items()]
-    aside = Update("aside", 7, THETA, None, vector({2: 0.1, 5: 1.0}))
-    against = Update("against", 7, THETA, None, vector({2: -1.0, 5: 0.1}))
-    narrow = [replace(moved("n", by, THETA[:5]), width=1) for by in (-1.0, 1.0)]
+    updates = [Update(name, 7, THETA, None, vector(way, scale=scale)) for name, way in ways.items()]
+    aside = Update("aside", 7, THETA, None, vector({2: 0.1, 5: 1.0}, scale=scale))
+    against = Update("against", 7, THETA, None, vector({2: -1.0, 5: 0.1}, scale=scale))
+    narrow = [replace(moved("n", by, THETA[:5]), width=1) for by in (-scale, scale)]
     everyone = [*updates, aside, against, *narrow, Update("still", 7, THETA)]
     found = filter_outliers(everyone, Robust(clip=2)).factors
     factors = {u.device: factor for u, factor in zip(everyone, found, strict=True)}
@@ -50,6 +52,20 @@ def test_who_points_elsewhere_is_shortened() -> None:
     assert factors.pop("a") == pytest.approx(2 / 3, rel=0.2), "clipped, nothing else"
     assert set(factors.values()) == {1.0}
     assert set(filter_outliers(everyone, Robust(clip=0, rule="mean")).factors) == {1.0}
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_a_patch_is_compared_with_those_of_trusted_devices(scale: float) -> None:
+    """And with what the others changed if there are none."""
+    base, delta = np.zeros(10, np.float32), vector({3: 1000.0}, scale=scale)
+    patches = [vector({2: by}, scale=scale) for by in (1.0, 1.0, 100.0, 100.0)]
+    for trusts, expected in ((True, (1.0, 1.0, 0.05, 0.05)), (False, (1.0,) * 4)):
+        updates = [
+            Update(f"d{i}", 7, base, patch, delta, trusted=trusts and i < 2)
+            for i, patch in enumerate(patches)
+        ]
+        found = filter_outliers(updates, Robust(clip=5, rule="mean")).factors
+        assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(20))

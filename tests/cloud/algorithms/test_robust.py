@@ -6,6 +6,7 @@ import pytest
 from sedge_cloud.algorithms import robust
 
 
+@pytest.mark.parametrize("scale", [2.0**-10, 1.0])
 @pytest.mark.parametrize(
     ("lengths", "clip", "factors"),
     [
@@ -23,8 +24,10 @@ from sedge_cloud.algorithms import robust
         ([1, 1000], 5, [1, 1]),
     ],
 )
-def test_clip_factors(lengths: list[float], clip: float, factors: list[float]) -> None:
-    assert robust.clip_factors(lengths, clip) == factors
+def test_clip_factors(
+    lengths: list[float], clip: float, factors: list[float], scale: float
+) -> None:
+    assert robust.clip_factors([scale * length for length in lengths], clip) == factors
 
 
 @pytest.mark.parametrize(

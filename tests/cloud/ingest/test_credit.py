@@ -97,7 +97,8 @@ def test_no_device_keeps_the_others_waiting(sends: bool) -> None:
     """One that has all the credit and only repeats its offer, or sends for ever; and one that is gone."""
     credit, large = Credit(), Intake(describe(bytes(2**20), 2**18), set())
     greedy, gone, patient = (("greedy", b""), ("gone", b""), ("patient", b""))
-    assert credit.ask(greedy, large, 0.0) and not credit.ask(gone, large, 0.0)
+    assert credit.ask(greedy, large, 0.0) and credit.timer() is None
+    assert not credit.ask(gone, large, 0.0) and credit.timer() == 5
     turns: list[tuple[int, str]] = []
     for now in range(1, 70):
         credit.ask(greedy, large, now)

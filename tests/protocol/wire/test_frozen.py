@@ -10,6 +10,7 @@ from sedge_protocol.codec.vector import HEAD_BYTES, SparseVector, encode, stated
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.frozen import frozen_blob, frozen_data
+from sedge_protocol.wire.transfer import describe
 
 VALUES = np.linspace(3, 4, 6).astype(np.float32)
 HELD = frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
@@ -18,6 +19,13 @@ HELD = frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
 def test_half_of_the_memory_is_for_frozen_data() -> None:
     data = msgspec.structs.replace(HELD, layout=Layout.of([("base", (500_000,), Role.PARAMETER)]))
     assert [data.fits(memory_mb) for memory_mb in (0, 3, 4)] == [True, False, True]
+
+
+def test_an_order_may_cut_the_blob_otherwise_but_not_name_another() -> None:
+    cut, another = describe(frozen_blob(VALUES), 2**12), describe(frozen_blob(VALUES + 1))
+    longer = msgspec.structs.replace(cut, size=cut.size + 1)
+    found = [HELD.cut_as(manifest) for manifest in (cut, another, longer, None)]
+    assert cut != HELD.blob and found == [cut, HELD.blob, HELD.blob, HELD.blob]
 
 
 @pytest.mark.parametrize("values", [VALUES[:-1], VALUES.astype(np.float64)])

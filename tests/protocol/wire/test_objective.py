@@ -1,5 +1,8 @@
 """What suits a target where nothing is said, and what does not go together."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from sedge_protocol.wire.objective import (
@@ -7,6 +10,9 @@ from sedge_protocol.wire.objective import (
     ACCURACY,
     LABEL_ACCURACY,
     LOSS,
+    MAX_CONSTANTS,
+    MAX_METRIC_CHARS,
+    Guide,
     Loss,
     Metric,
     TargetKind,
@@ -61,3 +67,24 @@ def test_a_contradiction_is_named(
 def test_badness_rises_with_what_is_worse() -> None:
     assert ACCURACY.badness(0.9) < ACCURACY.badness(0.1)
     assert ABSOLUTE_ERROR.badness(0.1) < ABSOLUTE_ERROR.badness(0.9)
+
+
+BOUNDS: list[tuple[type[Any], str, list[object], list[object]]] = [
+    (Guide, "name", ["x" * 256], ["", "x" * 257]),
+    (Guide, "models", [["previous", "start"]], [["start", "previous", "start"], ["next"]]),
+    (Guide, "constants", [0, MAX_CONSTANTS], [-1, MAX_CONSTANTS + 1]),
+    (Loss, "label_smoothing", [0.0, 0.99], [-0.01, 1.0]),
+    (Loss, "class_weights", [[0.0, 1e6]], [[-0.01], [1e6 + 1]]),
+    (Metric, "name", ["x" * MAX_METRIC_CHARS], ["", "x" * (MAX_METRIC_CHARS + 1)]),
+]
+
+
+@pytest.mark.parametrize(("of", "key", "fine", "wrong"), BOUNDS)
+def test_a_field_has_bounds(
+    of: type[Any], key: str, fine: list[object], wrong: list[object]
+) -> None:
+    for value in fine:
+        msgspec.convert({"name": "x", key: value}, of)
+    for value in wrong:
+        with pytest.raises(msgspec.ValidationError, match=rf"\$\.{key}"):
+            msgspec.convert({"name": "x", key: value}, of)

@@ -437,6 +437,15 @@ def test_what_is_refused(what: str) -> None:
         check_program(changed.SerializeToString())
 
 
+def test_the_bounds_of_a_scan() -> None:
+    for count in (1, 2**14):
+        steps(count)(fine := model())
+        check_program(fine.SerializeToString())
+    steps(2**14 + 1)(longer := model())
+    with pytest.raises(CodecError, match="16385 steps, expected 1 to 16384"):
+        check_program(longer.SerializeToString())
+
+
 def test_dims_may_be_packed() -> None:
     data = model().SerializeToString()
     plain = model().graph.initializer[0].SerializeToString()

@@ -98,9 +98,11 @@ class SettingsRollouts:
         """Start the next phase, or end the rollout, if that is due. Raises ``StorageError``."""
         if self._due is None or now < self._due:
             return
+        self._due = now + EVERY_S  # also if the store fails
         row, at = in_progress(self._store, FLEET), self._wall(now)
-        self._due = None if row is None else now + EVERY_S
-        if row is not None:
+        if row is None:
+            self._due = None
+        else:
             names = said(self._store, row.read_plan().where)
             tally = tally_of(row, self._store, names, at)
             kept = {device for device, why in tally.new.failed.items() if why == GONE}

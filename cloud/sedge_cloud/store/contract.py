@@ -64,7 +64,7 @@ class Dialect(Protocol):
         ...
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes; if ``alone``, no other transaction can write at that time.
+        """Begin a transaction that writes; of those that are ``alone`` only one runs at a time.
 
         Without ``flush`` its commit does not wait for the disk: a power cut may undo it, but only as a
         whole.

@@ -4,16 +4,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.helper import FLEET, LAYOUT, RUN, Cloud, began, pieces, random_theta, update
+from tests.cloud.helper import (
+    FLEET,
+    LAYOUT,
+    RUN,
+    Cloud,
+    a_hello,
+    began,
+    pieces,
+    random_theta,
+    update,
+)
 
 from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.ingest.progress import QUIET_S, REPEATED_QUIET_S, SENDING, TRAINING
+from sedge_cloud.recorder import Recorder
 from sedge_cloud.runs.named_blobs import NamedBlob
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.frame import Kind, open_frame
-from sedge_protocol.wire.messages import Get, Message
+from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, Kind, open_frame
+from sedge_protocol.wire.messages import Get, Goodbye, Message, Offer
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest, describe, to_bitmap
 
 GATHER_S = 1.0
@@ -188,3 +200,40 @@ def test_a_blob_that_cannot_be_read_is_noted_and_asked_again(cloud: Cloud, tmp_p
         get(cloud, device, model)
     cloud.poll(5.0)
     assert len(cloud.chunks(topics.blob(FLEET, model.transfer))) == model.count
+
+
+def test_what_a_device_is_seen_to_do(tmp_path: Path) -> None:
+    """It trains once it has asked for all that it lacks and is silent: longer if it had to ask again."""
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    for name in "abc":
+        cloud.say(name, a_hello(name, max_packet=LEAST_PACKET_BYTES))
+    cloud.poll()
+    recorder, model = Recorder(cloud.core, cloud.wall), cloud.order("a").model
+    every = set(range(model.count))
+
+    def get(name: str, missing: set[int]) -> None:
+        cloud.say(name, Get(RUN, 1, to_bitmap(missing, model.count)), model.transfer)
+
+    def seen(name: str) -> tuple[str, int, int]:
+        session = cloud.core.devices[name].session
+        assert (session.run, session.round) == (RUN, 1)
+        return session.state, session.done, session.total
+
+    def passes(seconds: float) -> list[tuple[str, int, int]]:
+        cloud.poll(seconds)
+        recorder.flush(cloud.now)
+        return [seen(name) for name in "abc"]
+
+    fetching, training = ("fetching the model", 0, model.count), (TRAINING, 0, 0)
+    for name, missing in (("a", {0}), ("b", every), ("b", every), ("c", every)):
+        get(name, missing)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    assert passes(QUIET_S) == [fetching] * 3
+    get("a", every - {0})
+    assert passes(0.9 * QUIET_S) == [("fetching the model", 1, model.count), fetching, fetching]
+    assert passes(0.1 * QUIET_S) == [training, fetching, fetching]
+    assert passes(REPEATED_QUIET_S - 2 * QUIET_S) == [training, training, fetching]
+    get("a", every)
+    manifest = describe(update(cloud.order("a"), random_theta(1)))
+    cloud.say("a", Offer(RUN, 1, manifest, 1), manifest.transfer)
+    assert passes(QUIET_S)[0] == (SENDING, 0, 0)

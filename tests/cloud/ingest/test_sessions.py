@@ -195,6 +195,11 @@ def test_of_those_that_are_offline_the_last_needed_are_kept(
     again = fleet["c"]
     assert again is not forgotten and again.session.heard == 5.0
     assert theirs.opens(fleet.request_hello("c")[0])
+    kept = fleet["f"]  # which was needed before c
+    fleet.request_hello("d")
+    assert fleet["f"] is kept and fleet["c"] is not again
+    asked = [send.topic for send in fleet.request_hello("fe")]
+    assert asked == [down(FLEET, name) for name in "fe"]
 
 
 @pytest.fixture(scope="module")

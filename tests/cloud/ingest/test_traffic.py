@@ -73,6 +73,8 @@ def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_
     cloud.answer("a", "b")
     fetch_model(cloud, "a", "new")
     assert cloud.core.counters["whole_models"] == 1
+    (row,) = cloud.store.traffic(RUN, cloud.order("a").round)
+    assert (row.device, row.up, row.down, bool(row.whole)) == ("a", 0, 0, True), "uncounted yet"
     cloud.restart()
     cloud.hello("a", "b", "new")
     cloud.answer("a", "b", "new")

@@ -1,5 +1,6 @@
 """Rollouts of settings: given in welcomes, phase by phase, and taken back from devices that they harm."""
 
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.cloud.helper import CONFIG, Cloud, a_hello, small_update
 from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
+from tests.fleet import failing
 
 from sedge_cloud.admin.rollout_status import rollout_lines, rollout_reports
 from sedge_cloud.admin.rollouts import start_settings
@@ -20,7 +22,7 @@ from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.settings_rollouts import EVERY_S, GONE, NOT_TAKEN, PATIENCE_S
 from sedge_cloud.store.rollouts import FLEET, RolloutPlan, RolloutRow
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.messages import Decline, Goodbye, Order, Welcome
 from sedge_protocol.wire.settings import name_of
 
@@ -148,6 +150,21 @@ def test_a_second_sees_few_devices_looked_at_and_fewer_welcomed(
         assert ingest.timer() == begun + (second + 1 if second < 4 else LOOK_S)
     cloud.poll(LOOK_S - 4)
     assert ingest.timer() == begun + 2 * LOOK_S
+
+
+def test_a_store_that_fails_is_told_and_not_asked_without_pause(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.start(plan=RolloutPlan((1.0,)))
+    cloud = fleet.cloud
+    with failing(cloud.store, "rollouts", StorageError("connection lost")):
+        cloud.poll()
+        told = len(cloud.notes(logging.ERROR))
+        assert told and (cloud.core.timer() or 0.0) > cloud.now
+        cloud.poll()
+    assert set(cloud.notes(logging.ERROR)) == {"connection lost"}
+    assert len(cloud.notes(logging.ERROR)) == told
+    fleet.pass_on(2 * EVERY_S)
+    assert fleet.row().state == "succeeded"
 
 
 def test_settings_that_devices_do_not_take_are_taken_back_from_the_others(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from sedge_cloud.ingest import judge
 from sedge_cloud.runs import vectors
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.cache import Memory
-from sedge_protocol.codec import SparseVector, decode
+from sedge_cloud.store.rows import ClientModelRow
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:
@@ -57,3 +58,30 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cloud.answer("a", "b")
     assert cloud.order("a").round == 3
     assert len(decoded) >= 6  # receipt, closing and plan, each for both
+
+
+def test_what_only_a_plan_needed_leaves_the_memory(tmp_path: Path) -> None:
+    """The models and patches that orders name stay."""
+    cloud = Cloud(tmp_path, None, ())
+    run_store = RunStore(cloud.store)
+    size, sparse = 8, SparseVector(8, np.arange(2, dtype=np.uint32), np.ones(2, np.float32))
+    patches = [encode(sparse, values) for values in (ValueCoding.FP32, ValueCoding.BF16)]
+    models = [
+        run_store.write_model(np.full(size, by, np.float32), Compression.NONE)[0] for by in (1, 2)
+    ]
+    rows = [
+        ClientModelRow("run", name, 1, model, patch, name.encode(), b"")
+        for name, model, patch in zip("ab", models, patches, strict=True)
+    ]
+    for row in rows:
+        run_store.keep_delta(row.blob, b"", sparse)
+
+    def decoded() -> list[object]:
+        found = [run_store.patch(row, size, keep=True) for row in rows]
+        return [*found, *(run_store.decoded_model(row.model, size) for row in rows)]
+
+    before = decoded()
+    run_store.drop_past(rows, {rows[0].patch_hash, rows[1].model})
+    assert run_store.memory.held == vectors.vector_bytes(sparse) + 4 * size
+    kept = [found is known for found, known in zip(decoded(), before, strict=True)]
+    assert kept == [True, False, False, True]

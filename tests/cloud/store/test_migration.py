@@ -75,6 +75,26 @@ def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
     assert not (state / "live.msgpack").exists() and not (state / "history.jsonl").exists()
 
 
+def test_what_a_history_has_lost_is_found_in_the_rounds(tmp_path: Path) -> None:
+    """Or nowhere; what it says of an earlier run of a name is not believed."""
+    state = unpacked(tmp_path, 3) / "state"
+    lines = [{"event": "ended", "run": run, "why": "x", "at": 1.0} for run in ("first", "broken")]
+    (state / "history.jsonl").write_text("\n".join(['{"event": "en', *map(json.dumps, lines)]))
+    with closing(sqlite3.connect(state / "sedge.sqlite")) as db, db:
+        db.execute("UPDATE runs SET status = 'failed' WHERE run = 'first'")
+        for number in (1, 2):
+            where = "WHERE run = 'first' AND round = ?"
+            (coded,) = db.execute(f"SELECT summary FROM rounds {where}", (number,)).fetchone()
+            summary = {**msgspec.msgpack.decode(coded), "failure": f"of {number}"}
+            values = msgspec.msgpack.encode(summary), number
+            db.execute(f"UPDATE rounds SET summary = ? {where}", values)
+    with closing(open_folder(state)) as store:
+        assert {row.run: row.why for row in store.runs() if row.status == "failed"} == {
+            "first": "of 2",
+            "broken": "",
+        }
+
+
 @pytest.mark.parametrize("schema", KEPT)
 def test_the_tables_are_those_of_a_new_folder(schema: int, tmp_path: Path) -> None:
     with closing(open_folder(unpacked(tmp_path, schema) / "state")) as store:

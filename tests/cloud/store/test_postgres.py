@@ -14,6 +14,7 @@ from tools.bench.parts.servers import PostgresServer, Servers
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store import postgres
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.postgres import Postgres
 from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.errors import ConfigError, StorageError
@@ -174,6 +175,40 @@ def test_a_lock_is_taken_again_with_a_new_connection(tmp_path: Path, servers: Se
         one.version()
         with pytest.raises(StorageError, match="a coordinator is running"):
             two.serving().__enter__()
+
+
+def test_a_lock_that_another_process_takes_while_the_server_is_not_asked(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has failed is not asked again at once."""
+    monkeypatch.setattr(postgres, "RECONNECT_S", 60.0)
+    one, two = open_store(tmp_path), open_store(tmp_path)
+    with one.serving():
+        servers.postgres.stop()
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                one.version()
+        servers.postgres.start()
+        with suppress(StorageError):  # the connection has gone
+            two.version()
+        with two.serving():
+            with pytest.raises(StorageError, match="Connection refused"):
+                one.version()
+            monkeypatch.setattr(postgres, "RECONNECT_S", 0.0)
+            with pytest.raises(StorageError, match="another process has taken the lock"):
+                one.version()
+        one.version()
+
+
+def test_rows_are_replaced_while_nobody_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "BUSY_S", 0.05)
+    one, two = open_store(tmp_path), open_store(tmp_path)
+    with closing(open_folder(tmp_path / "source")) as source:
+        with one._transaction(alone=True), pytest.raises(StorageError, match="lock timeout"):
+            source.copy_rows_to(two)
+        source.copy_rows_to(two)
 
 
 def test_a_full_disk_is_one_line_and_no_half_row() -> None:

@@ -154,9 +154,13 @@ class PostgresServer(_Server):
             "autovacuum": "off",
         }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        self.begin([*self._within, self._bin / "postgres", "-D", "data", *options])
+        command: list[str | Path] = [*self._within, self._bin / "postgres", "-D", "data", *options]
+        self.begin(command)
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
+            # A process of the server that was stopped may live on for a moment, and keeps this one out.
+            if self.process is not None and self.process.poll() is not None:
+                self.begin(command)
             try:
                 psycopg.connect(self.url("postgres")).close()
                 return

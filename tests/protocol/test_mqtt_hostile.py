@@ -25,6 +25,7 @@ from sedge_protocol.wire.reconnect import Ended
 ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
 NOT_AUTHORISED = b"\x20\x03\x00\x87\x00"
 ACCEPTED_OLD = b"\x20\x02\x00\x00"  # of MQTT 3.1.1
+REFUSED_OLD = b"\x20\x02\x00\x01"  # and of a broker that does not speak it
 REFUSED_TOPIC = b"\x90\x04\x00\x01\x00\x87"  # SUBACK of a failure
 TOPIC = b"\x90\x04\x00\x01\x00\x00"  # and of a success
 MESSAGE = b"\x30\x07\x00\x04down\x00"  # an empty one on "down"
@@ -141,7 +142,12 @@ def test_a_port_that_accepts_and_stays_silent(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "levels"), [((b"",), [5, 4, 5, 4]), ((b"", ACCEPTED_OLD, ACCEPTED), [5, 4, 5, 5])]
+    ("script", "levels"),
+    [
+        ((b"",), [5, 4, 5, 4]),
+        ((b"", ACCEPTED_OLD, ACCEPTED), [5, 4, 5, 5]),
+        ((b"", REFUSED_OLD), [5, 4, 5, 4]),  # no third version is tried
+    ],
 )
 def test_versions_take_turns_while_nobody_answers(
     play: Play, script: tuple[bytes, ...], levels: list[int]
@@ -154,7 +160,7 @@ def test_versions_take_turns_while_nobody_answers(
 
 @pytest.mark.parametrize(
     "refusal",
-    [b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"],
+    [b"\x20\x03\x00\x84\x00", REFUSED_OLD],
     ids=["as MQTT 5 says it", "as 3.1.1 says it"],
 )
 def test_a_refused_version_is_not_asked_for_again(play: Play, refusal: bytes) -> None:

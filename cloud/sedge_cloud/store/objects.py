@@ -93,7 +93,6 @@ class ObjectBlobs:
         self.place = place
         self.copies = BlobFolder(folder, durable=False)
         self._objects, self._folder, self._limit = objects, folder / "blobs", limit
-        self._copied = 0  # total size of the copies that this process knows of
         self._waiting: dict[bytes, tuple[bytes, Future[None]]] = {}
         self._error: StorageError | None = None  # error of the last settle()
         self._pool: ThreadPoolExecutor | None = None
@@ -277,7 +276,7 @@ class ObjectBlobs:
             with suppress(FileNotFoundError):
                 status = path.stat()
                 found.append((status.st_mtime, status.st_size, path))
-        self._copied = sum(size for _, size, _ in found)
+        self._copied = sum(size for _, size, _ in found)  # grows with each copy until the next look
         if self._copied <= self._limit:
             return
         for _, size, path in sorted(found):

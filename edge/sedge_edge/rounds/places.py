@@ -69,7 +69,7 @@ class Places:
     ) -> list[SpanEffect]:
         """Choose a source for each download that has begun, and request the next span.
 
-        ``connected`` says whether the MQTT link is up.
+        None of the downloads may be complete. ``connected`` says whether the MQTT link is up.
         """
         self._chosen = {t: urls.get(t, url) for t, url in self._chosen.items() if t in active}
         self._seen &= active.keys()
@@ -102,10 +102,7 @@ class Places:
         if self._span is not None or waiting is None:
             return []
         fetch = active[waiting]
-        missing = (i for i in range(fetch.manifest.count) if i not in fetch.have)
-        first = next(missing, None)
-        if first is None:
-            return []
+        first = next(i for i in range(fetch.manifest.count) if i not in fetch.have)
         held = (i for i in range(first, fetch.manifest.count) if i in fetch.have)
         end = next(held, fetch.manifest.count)
         self._number += 1

@@ -212,7 +212,6 @@ class Upload:
     def disconnected(self) -> None:
         """Forget the chunks in flight, and send nothing until the link is back."""
         self._due = None
-        self._credit = 0
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:

@@ -37,7 +37,7 @@ from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.policy import key_id
 from sedge_protocol.wire.signing_keys import replacement
-from sedge_protocol.wire.transfer import Manifest, Upload, describe, to_bitmap
+from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 from sedge_protocol.wire.work import Step, Work
 
@@ -391,51 +391,3 @@ def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bo
     if taken and kind == "WELCOME" and about == "awaited":
         device.awaited = None
     return taken
-
-
-def halvings() -> Events:
-    """7.5: connections with what happens on each, and chunk_bytes at the next."""
-    small = 40_000
-    cases: dict[str, tuple[int, list[str]]] = {
-        "two in vain": (small, ["sent", "sent"]),
-        "one in vain": (small, ["sent"]),
-        "something arrives between them": (small, ["sent", "arrived", "sent"]),
-        "one on which nothing is sent neither counts nor ends the row": (
-            small,
-            ["sent", "offered", "sent"],
-        ),
-        "nothing is ever sent": (small, ["offered", "offered", "offered"]),
-        "two, then two of the smaller": (small, ["sent", "sent", "sent", "sent"]),
-        "an offer is answered without them, twice": (small, ["lost", "lost"]),
-        "a connection, and an answered offer": (small, ["sent", "lost"]),
-        "an answered offer after something has arrived": (small, ["sent", "arrived lost", "lost"]),
-        "two answered offers of one connection": (small, ["lost lost", "offered"]),
-        "not below 4096": (small, ["sent"] * 9),
-        "not to more than 4096 chunks": (20_000_000, ["sent"] * 6),
-    }
-    found: Events = []
-    for name, (size, connections) in cases.items():
-        blob, sizes = bytes(size), list[int]()
-        upload = Upload(describe(blob, 16384), np.random.default_rng(0))
-        upload.connected(0.0)
-        for what in connections:
-            upload.poll(0.0)
-            if what != "offered":
-                upload.receive(upload.number, to_bitmap([], upload.manifest.count), 1, 0.0)
-                upload.poll(0.0)
-            held = to_bitmap([0] if "arrived" in what else [], upload.manifest.count)
-            if "arrived" in what:
-                upload.receive(0, held, 1, 0.0)
-            for now in (100.0, 200.0)[: what.count("lost")]:
-                upload.poll(now - 100.0)
-                upload.poll(now)
-                upload.receive(upload.number, held, 1, now)
-            upload.disconnected()
-            upload.connected(0.0)
-            if upload.wants_smaller_chunks:
-                smaller = upload.manifest.chunk_bytes // 2
-                upload = Upload(describe(blob, smaller), np.random.default_rng(0))
-                upload.connected(0.0)
-            sizes.append(upload.manifest.chunk_bytes)
-        found.append({"name": name, "size": size, "connections": connections, "chunk_bytes": sizes})
-    return found

@@ -1,0 +1,140 @@
+"""What spec.json has of bundles and programs: bytes to accept or to refuse."""
+
+import base64
+import hashlib
+import json
+import zlib
+from typing import Any
+
+import msgspec
+from tests.protocol.wire.test_program import REFUSED, model
+from tests.vectors.make_rounds import Events
+
+from sedge_protocol.wire.protobuf import field
+from sedge_protocol.wire.transfer import describe
+
+
+def bundles() -> Events:
+    program = b"\x08\x0a"
+    layout = {
+        "tensors": [
+            {"name": "w", "shape": [2, 3], "offset": 0},
+            {"name": "b", "shape": [], "offset": 6},
+        ]
+    }
+    manifest: dict[str, Any] = {
+        "format": 1, "name": "tiny", "layout": layout, "batch_size": 4,
+        "input": {"dtype": "float32", "shape": [3]}, "target": {"dtype": "int64", "shape": []},
+        "num_classes": 2, "uses_batch_statistics": False,
+        "programs": [{
+            "name": "gradient", "backend": "other", "file": "train.bin",
+            "sha256": hashlib.sha256(program).hexdigest(),
+        }],
+        "verification": {"step_error": 0.0, "epoch_error": 0.0, "tolerance": 1.0, "versions": {}},
+    }  # fmt: skip
+
+    def packed(manifest: dict[str, Any], files: dict[str, bytes] | None = None) -> bytes:
+        files = {"train.bin": program} if files is None else files
+        body = {"manifest": json.dumps(manifest).encode(), "files": files}
+        return zlib.compress(msgspec.msgpack.encode(body), 9)
+
+    def tensor(**other: object) -> dict[str, Any]:
+        first = {**layout["tensors"][0], **other}
+        return {**manifest, "layout": {"tensors": [first, layout["tensors"][1]]}}
+
+    def frozen(blob: bytes = bytes(44), name: str = "base", **other: object) -> dict[str, Any]:
+        held = {"tensors": [{"name": name, "shape": [3], "offset": 0}]}
+        described = {**msgspec.to_builtins(describe(blob, 4096)), **other}
+        return {**manifest, "frozen": {"layout": held, "blob": described}}
+
+    entry = manifest["programs"][0]
+    good = packed(manifest)
+    guide = {"name": "moon", "models": ["start", "previous"], "constants": 2}
+    guided = [{**entry, "name": "guided"}]
+    cases: list[tuple[str, bytes, bool]] = [
+        ("as it should be", good, True),
+        ("a key that is not known (B5)", packed({**manifest, "later": 1}), True),
+        ("a byte behind the stream (B1)", good + b"\0", False),
+        ("cut off (B1)", good[:-1], False),
+        ("not compressed (B1)", zlib.decompress(good), False),
+        ("another format (B5)", packed({**manifest, "format": 2}), False),
+        ("a file that is missing (B2)", packed(manifest, {}), False),
+        ("a file of another hash (B3)", packed(manifest, {"train.bin": b"\x08\x0b"}), False),
+        ("a name that is a path (B2)", packed(
+            {**manifest, "programs": [{**entry, "file": "../x"}]}, {"../x": program}), False),
+        ("an offset that leaves a gap (B6)", packed(tensor(offset=1)), False),
+        ("an empty extent (B6)", packed(tensor(shape=[2, 0])), False),
+        ("an empty extent, the offsets right (B6)", packed({**manifest, "layout": {"tensors": [
+            {**layout["tensors"][0], "shape": [2, 0]}, {**layout["tensors"][1], "offset": 0}]}}), False),
+        ("another role (B7)", packed(tensor(role="buffer")), False),
+        ("a program of another name (B5)", packed(
+            {**manifest, "programs": [{**entry, "name": "train"}]}), False),
+        ("a guided loss (X28)", packed({**manifest, "guide": guide, "programs": guided}), True),
+        ("a guided program without a guide (B5)", packed({**manifest, "programs": guided}), False),
+        ("a guide of a model that is not known (B5)", packed(
+            {**manifest, "guide": {**guide, "models": ["last"]}}), False),
+        ("a name that repeats (B6)", packed(tensor(name="b")), False),
+        *((f"an input {where} (B5)", packed({**manifest, "input": {**manifest["input"], **row}}), fine)
+          for where, row, fine in (
+              ("of another type", {"dtype": "float64"}, False),
+              ("with an empty extent", {"shape": [0]}, False),
+              ("of 32 extents", {"shape": [1] * 32}, True),
+              ("of 33 extents", {"shape": [1] * 33}, False),
+          )),
+        ("fewer classes than none (B5)", packed({**manifest, "num_classes": -1}), False),
+        ("fewer tokens than none (B5)", packed({**manifest, "vocabulary": -1}), False),
+        ("tokens, and a label for each of 2 x 2 pixels", packed({
+            **manifest, "vocabulary": 9, "target": {"dtype": "int64", "shape": [2, 2]}}), True),
+        ("a share of channels that lacks, 0.0 (B5)", packed({**manifest, "dropped": 0.0}), True),
+        ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
+        ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),
+        ("a name of 257 code points (B6)", packed(tensor(name="n" * 257)), False),
+        ("the defaults, written out (B5)", packed(
+            {**tensor(role="parameter"), "axes": None, "dropped": 0}), True),
+        ("frozen data (X14)", packed(frozen()), True),
+        ("frozen data of more than 4 bytes a value and 32 (X14)", packed(frozen(bytes(45))), False),
+        ("a frozen tensor that is in theta (X14)", packed(frozen(name="b")), False),
+        ("frozen data with a digest too many (X14)",
+         packed(frozen(digests=base64.b64encode(bytes(32)).decode())), False),
+        ("frozen data whose digests are no base64 (X14)", packed(frozen(digests="?" * 24)), False),
+        ("a model whose input is its target", packed({**manifest, "target": None}), True),
+        ("a loss and a metric (B5)", packed(
+            {**manifest, "loss": {"name": "huber"}, "metric": {"name": "rmse", "better": "lower"}}
+        ), True),
+        ("a loss of the default's name (B5)", packed({**manifest, "loss": {"label_smoothing": 0.1}}), True),
+        ("a metric that is neither", packed({**manifest, "metric": {"name": "m", "better": "no"}}), False),
+        *((f"no {key} (B5)", packed({k: v for k, v in manifest.items() if k != key}), False)
+          for key in manifest),
+    ]  # fmt: skip
+    return [{"rule": rule, "blob": blob.hex(), "accepted": fine} for rule, blob, fine in cases]
+
+
+def programs() -> Events:
+    """Programs but for those that break a limit of size, which are long."""
+    fine, empty = model(), model()
+    empty.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 0
+    found = [("as it should be", fine, True), ("an output without elements", empty, True)]
+    for rule, (change, _) in REFUSED.items():
+        if rule not in ("nodes", "fields", "many nodes in a Scan"):
+            change(changed := model())
+            found.append((rule, changed, False))
+    for rule, domain, version in (
+        ("a later opset", "", 21),
+        ("another domain's, 20", "ai.onnx.ml", 20),
+    ):
+        (changed := model()).opset_import.add(domain=domain, version=version)
+        found.append((rule, changed, False))
+    made = [(rule, one.SerializeToString(deterministic=True), fine) for rule, one, fine in found]
+    perm = field(1, b"perm") + field(20, 7)
+    for rule, numbers, accepted in (
+        ("numbers one by one", field(8, 0), True),
+        ("numbers that are packed", field(8, b"\0"), False),
+    ):
+        node = field(1, b"x") + field(2, b"z") + field(4, b"Transpose") + field(5, perm + numbers)
+        (rest := model()).ClearField("graph")
+        graph = model().graph.SerializeToString(deterministic=True) + field(1, node)
+        made.append((rule, rest.SerializeToString(deterministic=True) + field(7, graph), accepted))
+    made.append(("a graph twice", made[0][1] + field(7, b""), False))
+    made.append(("cut off", made[0][1][:-1], False))
+    made.append(("cut off in a text", made[0][1] + field(3, b"later")[:-1], False))
+    return [{"rule": rule, "program": data.hex(), "accepted": fine} for rule, data, fine in made]

@@ -77,6 +77,16 @@ def needs() -> Events:
         ("an order without steps", {"holds": ["bundle", "v1", "v2"], "steps": []}),
         ("patch, mask and correction", {"holds": ["bundle", "v3"], "extra": every}),
         ("some of them", {"holds": ["bundle", "patch_context"], "extra": every}),
+        *((f"all but the {lacks}", {"holds": ["bundle", "v3", *(e for e in every if e != lacks)],
+                                    "extra": every}) for lacks in every),
+        ("a patch, and no other", {"holds": ["bundle", "v3"], "extra": ["patch_blob"]}),
+        ("a correction, and no other", {"holds": ["bundle", "v3"], "extra": ["correction"]}),
+        ("a patch that is held", {
+            "holds": ["bundle", "v3", "patch_blob"], "extra": ["patch_blob", "correction"]}),
+        ("a correction that is held", {
+            "holds": ["bundle", "v3", "correction"], "extra": ["patch_blob", "correction"]}),
+        ("a version and the later delta", {"holds": ["bundle", "v1", "s2"]}),
+        ("everything but the model", {"holds": ["bundle", *every, "s1", "s2"], "extra": every}),
         ("a version as a chain", {
             "holds": ["bundle", "v0", "d0"], "version": "v1", "chain": [["v0", "d0"]]}),
         ("a longer chain that ends in the order's last step", {
@@ -118,7 +128,11 @@ def fetches(case: dict[str, Any]) -> list[str]:
         base = blob(case["version"]).sha256
         order = with_held_steps(order, base, steps(case["chain"]), held.__contains__)
     needed = needed_blobs(order, held.__contains__)
-    return [names[one.sha256] for one in needed if one.sha256 not in held]
+    # Masks and patches that are held are none of the blobs on the disk.
+    on_disk = held - {
+        hashlib.sha256(name.encode()).digest() for name in ("patch_blob", "patch_context")
+    }
+    return [names[one.sha256] for one in needed if one.sha256 not in on_disk]
 
 
 def verdicts() -> Events:

@@ -376,6 +376,9 @@ def openings() -> Events:
          [["CANCEL", 9, 5, ""], ["WELCOME", 3, 2, "awaited"], ["WELCOME", 2, 1, "awaited"]]),
         ("of this start the replay rule holds",
          [["WELCOME", 9, 5, ""], ["WELCOME", 9, 5, "awaited"], ["WELCOME", 9, 6, "awaited"]]),
+        ("a chunk and a goodbye take no place",
+         [["CANCEL", 9, 5, ""], ["CHUNK", 10, 0, ""], ["CHUNK", 3, 0, ""], ["GOODBYE", 10, 6, ""],
+          ["GOODBYE", 9, 5, ""], ["CANCEL", 9, 6, ""]]),
         ("a newer start needs no proof",
          [["CANCEL", 9, 5, ""], ["WELCOME", 10, 1, ""], ["CANCEL", 9, 6, ""]]),
     ]  # fmt: skip
@@ -391,11 +394,10 @@ def openings() -> Events:
 def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bool:
     """Whether a device takes a frame; the awaited welcome ends the waiting."""
     nonce = AWAITED if about == "awaited" else bytes(16)
-    message = (
-        messages.Welcome(nonce, "x", VERSIONS)
-        if kind == "WELCOME"
-        else messages.Cancel("line", 1, "")
-    )
+    message: messages.Message = messages.Cancel("line", 1, "")
+    if kind != "CANCEL":
+        welcome = kind == "WELCOME"
+        message = messages.Welcome(nonce, "x", VERSIONS) if welcome else messages.Goodbye(nonce)
     body = b"" if about == "bad" else messages.encode_body(message)
     sealed = seal(Frame(Kind[kind], body, incarnation, seq), "down", bytes(32))
     try:

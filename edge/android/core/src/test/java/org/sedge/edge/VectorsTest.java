@@ -27,6 +27,7 @@ import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Cancel;
+import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Goodbye;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Welcome;
@@ -373,6 +374,7 @@ public class VectorsTest {
         byte[] awaited = welcomed.with(Welcome.NONCE, nonce).encode();
         byte[] cancel = Cancel.SCHEMA.empty().with(Cancel.RUN, "run").with(Cancel.ROUND, 0L).with(Cancel.REASON, "")
                 .encode();
+        byte[] goodbye = Goodbye.SCHEMA.empty().with(Goodbye.NONCE, new byte[16]).encode();
         all(SPEC, "openings", given -> {
             DeviceKeys keys = new DeviceKeys(new byte[32]);
             Peer peer = new Peer("up", keys, 1, 0);
@@ -381,7 +383,7 @@ public class VectorsTest {
             for (Object one : (List<?>) given.get("frames")) {
                 List<?> frame = (List<?>) one;
                 boolean welcome = frame.get(0).equals("WELCOME");
-                byte[] body = frame.get(3).equals("bad") ? new byte[1]
+                byte[] body = frame.get(3).equals("bad") ? new byte[1] : frame.get(0).equals("GOODBYE") ? goodbye
                         : !welcome ? cancel : frame.get(3).equals("awaited") ? awaited : foreign;
                 byte[] sealed = new Frame(Kind.valueOf((String) frame.get(0)), body, (Long) frame.get(1),
                         (Long) frame.get(2), null, 0).seal("down", keys.down, 2);
@@ -422,8 +424,10 @@ public class VectorsTest {
         return ((List<?>) list).stream().map(one -> (String) one).collect(Collectors.toList());
     }
 
+    /** A DECLINE is not frozen, so its version is the one that the peer speaks. */
     private static void speaks(Peer peer, DeviceKeys keys, long version) throws RemoteError {
-        byte[] sealed = peer.seal(Kind.GOODBYE, Goodbye.SCHEMA.empty().with(Goodbye.NONCE, new byte[16]), null);
+        byte[] sealed = peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, "line")
+                .with(Decline.ROUND, 1L).with(Decline.REASON, "x"), null);
         Frame.open(sealed, "up", keys.up, Collections.singletonList(version));
     }
 
@@ -435,11 +439,25 @@ public class VectorsTest {
             fetch.connected(0);
             fetch.poll(0);
             List<Object> found = new ArrayList<>();
+            boolean first = true;
             for (Object one : (List<?>) given.get("arrivals")) {
-                double now = ((Number) one).doubleValue();
-                fetch.chunk(fetch.have.cardinality(), new byte[4096], now);
-                if (fetch.have.cardinality() > 1) {
-                    found.add(fetch.timer() - now);
+                Map<?, ?> event = one instanceof Map ? (Map<?, ?>) one : Collections.singletonMap("chunk", one);
+                double now = ((Number) event.values().iterator().next()).doubleValue();
+                while (fetch.timer() <= now) {
+                    fetch.poll(fetch.timer());
+                }
+                if (event.containsKey("woken")) {
+                    fetch.woken(now);
+                } else if (event.containsKey("cut")) {
+                    fetch.disconnected();
+                    fetch.connected(now);
+                    first = true;
+                } else {
+                    fetch.chunk(fetch.have.cardinality(), new byte[4096], now);
+                    if (!first) {
+                        found.add(fetch.timer() - now);
+                    }
+                    first = false;
                 }
                 fetch.poll(now);
             }
@@ -641,8 +659,7 @@ public class VectorsTest {
     @Test
     public void uploads() {
         all(SPEC, "uploads", given -> {
-            int chunks = integer(given, "chunks");
-            Manifest manifest = Manifest.describe(new byte[4096 * (chunks - 1) + 10], 4096);
+            Manifest manifest = Manifest.describe(new byte[integer(given, "size")], integer(given, "chunk_bytes"));
             Upload upload = new Upload(manifest, new Random(0));
             double now = 0;
             for (Object one : (List<?>) given.get("events")) {
@@ -655,7 +672,7 @@ public class VectorsTest {
                         upload.disconnected();
                         break;
                     case "have":
-                        upload.receive((Long) event.get("number"), bitmap(event.get("held"), chunks),
+                        upload.receive((Long) event.get("number"), bitmap(event.get("held"), manifest.count),
                                 integer(event, "credit"), now);
                         break;
                     case "busy":
@@ -667,7 +684,7 @@ public class VectorsTest {
                         upload.woken(now);
                         break;
                     default:
-                        now = upload.timer();
+                        now = Double.isNaN(upload.timer()) ? now : upload.timer();
                 }
                 List<Object> sent = new ArrayList<>();
                 for (int what : upload.poll(now)) {
@@ -685,36 +702,94 @@ public class VectorsTest {
     public void halvings() {
         all(SPEC, "halvings", given -> {
             byte[] blob = new byte[integer(given, "size")];
-            Upload upload = new Upload(Manifest.describe(blob, 16384), new Random(0));
-            upload.connected(0);
+            Upload upload = offered(blob, 16384);
             List<Object> sizes = new ArrayList<>();
-            for (Object connection : (List<?>) given.get("connections")) {
-                String what = (String) connection;
-                byte[] nothing = new byte[(upload.manifest.count + 7) / 8];
-                byte[] held = nothing.clone();
-                held[0] |= what.contains("arrived") ? 1 : 0;
-                upload.poll(0);
-                if (!what.equals("offered")) {
-                    upload.receive(upload.number(), nothing, 1, 0);
-                    upload.poll(0);
-                }
-                if (what.contains("arrived")) {
-                    upload.receive(0, held, 1, 0);
-                }
-                for (int lost = 1; lost < (" " + what + " ").split("lost").length; lost++) {
-                    upload.poll(100 * (lost - 1));
-                    upload.poll(100 * lost);
-                    upload.receive(upload.number(), held, 1, 100 * lost);
-                }
-                upload.disconnected();
-                upload.connected(0);
-                if (upload.wantsSmallerChunks()) {
-                    upload = new Upload(Manifest.describe(blob, upload.manifest.chunkBytes / 2), new Random(0));
-                    upload.connected(0);
-                }
+            for (Object what : (List<?>) given.get("connections")) {
+                upload = afterConnection(upload, blob, (String) what);
                 sizes.add((long) upload.manifest.chunkBytes);
             }
             assertEquals(given.get("chunk_bytes"), sizes);
+        });
+    }
+
+    private static Upload offered(byte[] blob, int chunkBytes) {
+        Upload upload = new Upload(Manifest.describe(blob, chunkBytes), new Random(0));
+        upload.connected(0);
+        return upload;
+    }
+
+    /** Returns what is offered after a connection on which this happened. */
+    private static Upload afterConnection(Upload upload, byte[] blob, String what) throws RemoteError {
+        byte[] nothing = new byte[(upload.manifest.count + 7) / 8];
+        byte[] held = nothing.clone();
+        held[0] |= what.contains("arrived") ? 1 : 0;
+        upload.poll(0);
+        if (!what.equals("offered")) {
+            upload.receive(upload.number(), nothing, 1, 0);
+            upload.poll(0);
+        }
+        if (what.contains("arrived") || what.equals("heard")) {
+            upload.receive(0, held, 2, 0);
+            upload.poll(0);
+        }
+        for (int lost = 1; lost < (" " + what + " ").split("lost").length; lost++) {
+            upload.poll(100 * (lost - 1));
+            upload.poll(100 * lost);
+            upload.receive(upload.number(), held, 1, 100 * lost);
+            if (upload.wantsSmallerChunks()) {
+                return offered(blob, upload.manifest.chunkBytes / 2);
+            }
+        }
+        upload.disconnected();
+        upload.connected(0);
+        return upload.wantsSmallerChunks() ? offered(blob, upload.manifest.chunkBytes / 2) : upload;
+    }
+
+    /** Draws the highest of all numbers. */
+    private static final class Highest extends Random {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        public double nextDouble() {
+            return 1;
+        }
+    }
+
+    @Test
+    public void backoffs() {
+        all(SPEC, "backoffs", given -> {
+            boolean downloads = given.get("of").equals("GET");
+            Manifest manifest = Manifest.describe(new byte[40_000], 4096);
+            Upload upload = new Upload(manifest, new Highest());
+            Fetch fetch = new Fetch(manifest, new BitSet(), new Highest());
+            double now = 0;
+            List<Double> longest = new ArrayList<>();
+            for (String event : strings(given.get("events"))) {
+                if (event.equals("new")) {
+                    upload.receive(0, bitmap(Collections.singletonList(0L), manifest.count), 1, now);
+                    fetch.chunk(0, new byte[4096], now);
+                    continue;
+                }
+                if (event.equals("connected")) {
+                    upload.disconnected();
+                    upload.connected(now);
+                    fetch.disconnected();
+                    fetch.connected(now);
+                } else if (event.equals("woken")) {
+                    now += 2;
+                    upload.woken(now);
+                    fetch.woken(now);
+                }
+                now = downloads ? fetch.timer() : upload.timer();
+                upload.poll(now);
+                fetch.poll(now);
+                longest.add((downloads ? fetch.timer() : upload.timer()) - now);
+            }
+            List<?> wanted = (List<?>) given.get("longest");
+            assertEquals(wanted.size(), longest.size());
+            for (int i = 0; i < longest.size(); i++) {
+                assertEquals(((Number) wanted.get(i)).doubleValue(), longest.get(i), 1e-9);
+            }
         });
     }
 
@@ -747,6 +822,11 @@ public class VectorsTest {
             blob[i] = (byte) i;
         }
         Manifest manifest = Manifest.describe(blob, 4096);
+        Map<Object, byte[]> wrong = new HashMap<>();
+        wrong.put("beyond", Arrays.copyOf(blob, 4096));
+        wrong.put("short", Arrays.copyOf(blob, 4095));
+        wrong.put("changed", Arrays.copyOf(blob, 4096));
+        wrong.get("changed")[0] ^= 1;
         all(SPEC, "downloads", given -> {
             BitSet held = Manifest.fromBitmap(bitmap(given.get("held"), manifest.count), manifest.count);
             Fetch fetch = new Fetch(manifest, held, new Random(0));
@@ -757,6 +837,10 @@ public class VectorsTest {
                     int index = integer(event, "event");
                     int from = manifest.offset(index);
                     fetch.chunk(index, Arrays.copyOfRange(blob, from, from + manifest.length(index)), now);
+                } else if (wrong.containsKey(event.get("event"))) {
+                    int index = event.get("event").equals("beyond") ? manifest.count : 0;
+                    double at = now;
+                    assertThrows(FrameError.class, () -> fetch.chunk(index, wrong.get(event.get("event")), at));
                 } else if (event.get("event").equals("connected")) {
                     fetch.connected(now);
                 } else if (event.get("event").equals("disconnected")) {
@@ -765,7 +849,7 @@ public class VectorsTest {
                     now += event.get("event").equals("woken") ? 2 : 0.5;
                     fetch.woken(now);
                 } else {
-                    now = fetch.timer();
+                    now = Double.isNaN(fetch.timer()) ? now : fetch.timer();
                 }
                 BitSet asked = fetch.poll(now);
                 assertEquals(Arrays.toString(ints(event.get("gets"))),

@@ -33,10 +33,25 @@ def bundles() -> Events:
         "verification": {"step_error": 0.0, "epoch_error": 0.0, "tolerance": 1.0, "versions": {}},
     }  # fmt: skip
 
-    def packed(manifest: dict[str, Any], files: dict[str, bytes] | None = None) -> bytes:
-        files = {"train.bin": program} if files is None else files
-        body = {"manifest": json.dumps(manifest).encode(), "files": files}
-        return zlib.compress(msgspec.msgpack.encode(body), 9)
+    def written(text: str, files: dict[str, Any]) -> bytes:
+        return zlib.compress(msgspec.msgpack.encode({"manifest": text.encode(), "files": files}), 9)
+
+    def packed(manifest: dict[str, Any], files: dict[str, Any] | None = None) -> bytes:
+        return written(json.dumps(manifest), {"train.bin": program} if files is None else files)
+
+    def twice(batch_size: int) -> bytes:
+        text = json.dumps(manifest).replace(
+            '"batch_size": ', f'"batch_size": {batch_size}, "batch_size": '
+        )
+        return written(text, {"train.bin": program})
+
+    def large(shape: list[int], elements: int) -> dict[str, Any]:
+        first, second = layout["tensors"]
+        rows = {**first, "shape": shape}, {**second, "offset": elements}
+        return {**manifest, "layout": {"tensors": list(rows)}}
+
+    def named(file: str) -> bytes:
+        return packed({**manifest, "programs": [{**entry, "file": file}]}, {file: program})
 
     def tensor(**other: object) -> dict[str, Any]:
         first = {**layout["tensors"][0], **other}
@@ -60,8 +75,18 @@ def bundles() -> Events:
         ("another format (B5)", packed({**manifest, "format": 2}), False),
         ("a file that is missing (B2)", packed(manifest, {}), False),
         ("a file of another hash (B3)", packed(manifest, {"train.bin": b"\x08\x0b"}), False),
-        ("a name that is a path (B2)", packed(
-            {**manifest, "programs": [{**entry, "file": "../x"}]}, {"../x": program}), False),
+        *((f"a name that is {file!r} (B2)", named(file), False) for file in ("../x", ".", "..", "")),
+        ("a file that no program names (B2)", packed(manifest, {"train.bin": program, "/": b""}), True),
+        ("a file that is a text (B5)", packed(manifest, {"train.bin": program, "x": "text"}), False),
+        ("a hash in upper case (B3)", packed(
+            {**manifest, "programs": [{**entry, "sha256": entry["sha256"].upper()}]}), False),
+        ("a key twice: the last counts (B5)", twice(0), True),
+        ("no layout's tensors (B5)", packed({**manifest, "layout": {"tensors": []}}), False),
+        ("a tensor of 32 extents (B6)", packed(tensor(shape=[2, 3, *[1] * 30])), True),
+        ("a tensor of 33 extents (B6)", packed(tensor(shape=[2, 3, *[1] * 31])), False),
+        ("a tensor without a name (B6)", packed(tensor(name="")), False),
+        ("2^28 elements and one (B6)", packed(large([2**28], 2**28)), False),
+        ("2^64 elements and one (B6)", packed(large([2**28, 2**28, 2**8], 0)), False),
         ("an offset that leaves a gap (B6)", packed(tensor(offset=1)), False),
         ("an empty extent (B6)", packed(tensor(shape=[2, 0])), False),
         ("an empty extent, the offsets right (B6)", packed({**manifest, "layout": {"tensors": [
@@ -86,7 +111,18 @@ def bundles() -> Events:
         ("tokens, and a label for each of 2 x 2 pixels", packed({
             **manifest, "vocabulary": 9, "target": {"dtype": "int64", "shape": [2, 2]}}), True),
         ("a share of channels that lacks, 0.0 (B5)", packed({**manifest, "dropped": 0.0}), True),
-        ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
+        *((f"{key} {value} (B5)", packed({**manifest, key: value}), fine)
+          for key, value, fine in (
+              ("batch_size", 0, False), ("batch_size", 65536, True), ("batch_size", 65537, False),
+              ("batch_size", 4.0, False), ("format", 1.0, False), ("noise", -1, False),
+              ("noise", 2**28, True), ("noise", 2**28 + 1, False), ("num_classes", 2**50, True),
+              ("num_classes", 2**50 + 1, False), ("uses_batch_statistics", 0, False),
+              ("metric", {"better": "lower"}, False),
+          )),
+        *((f"{key} {value} of a program (B5)", packed(
+            {**manifest, "programs": [{**entry, key: value}]}), False)
+          for key, value in (("memory_bytes", -1), ("multiply_adds", 1.5))),
+        ("8193 constants of a guide", packed({**manifest, "guide": {**guide, "constants": 8193}}), False),
         ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),
         ("a name of 257 code points (B6)", packed(tensor(name="n" * 257)), False),
         ("the defaults, written out (B5)", packed(

@@ -18,8 +18,6 @@ from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
-from sedge_edge.training.local_training import phase_seed
-from sedge_edge.training.noise import noise
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -257,7 +255,7 @@ def rounds() -> Events:
     played(
         "two epochs with momentum and a prox, the last batch padded",
         Device(3, 7, 3),
-        {"training": Training(2, 0.03, 0.9, 0.1)},
+        {"training": Training(4, 0.2, 0.9, 0.1)},
     )
     played(
         "batch statistics: the last batch filled",
@@ -331,6 +329,14 @@ def rounds() -> Events:
         Device(13, 8, 4),
         *[{"codec": Codec(ValueCoding.INT8, compression=Compression.NONE)}] * 2,
     )
+    coarse = Codec(ValueCoding.BF16, 0.6, compression=Compression.NONE)
+    played(
+        "bf16: multiples only with error feedback; above a threshold something is owed",
+        Device(22, 4, 2),
+        {"codec": coarse},
+        {"codec": msgspec.structs.replace(coarse, error_feedback=False)},
+        {"codec": Codec(threshold=0.1, compression=Compression.NONE)},
+    )
     played("a training that diverges", Device(14, 8, 4), {"training": Training(50, 900.0)}, {})
     played(
         "fewer examples than a batch",
@@ -353,28 +359,6 @@ def rounds() -> Events:
         {"codec": some},
     )
     return found  # fmt: skip
-
-
-def noises() -> Events:
-    """T12: the random numbers of a step."""
-    return [
-        {"seed": seed, "step": step, "numbers": noise(seed, step, count).tolist()}
-        for seed, step, count in (
-            (0, 0, 4),
-            (5, 0, 9),
-            (5, 1, 9),
-            (2**53 + 1, 70, 6),
-            (7, 2**20, 1),
-        )
-    ]
-
-
-def further_seeds() -> Events:
-    """T6: the seeds of an order's further trainings."""
-    return [
-        {"seed": seed, "training": k, "further": phase_seed(seed, k)}
-        for seed, k in ((0, 1), (0, 2), (20261123, 1), (2**53 + 1, 9))
-    ]
 
 
 def versions() -> Events:

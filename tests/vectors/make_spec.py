@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.vectors import make_bundles as bundles
 from tests.vectors import make_choices as choices
+from tests.vectors import make_joins as joins
 from tests.vectors import make_rounds as rounds
 from tests.vectors import make_training as training
 from tests.vectors import make_transfers as transfers
@@ -57,10 +58,10 @@ def vectors() -> dict[str, object]:
         "waits": transfers.waits(), "patience": transfers.patience(),
         "bundles": bundles.bundles(), "programs": bundles.programs(), "versions": rounds.versions(),
         "rounds": rounds.rounds(), "extended_rounds": extended_rounds(),
-        "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
+        "noises": training.noises(), "further_seeds": training.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
-        "halvings": transfers.halvings(), "join_texts": choices.join_texts(), "joins": choices.joins(),
-        "agreements": choices.agreements(), "chains": choices.chains(),
+        "halvings": transfers.halvings(), "join_texts": joins.join_texts(), "joins": joins.joins(),
+        "agreements": choices.agreements(), "chains": joins.chains(),
     }  # fmt: skip
 
 

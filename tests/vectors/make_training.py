@@ -1,4 +1,4 @@
-"""What spec.json has of training: shuffles, batches, rates, and which elements a device sends."""
+"""What spec.json has of training: shuffles, batches, rates, random numbers, elements to send."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import numpy as np
 from tests.vectors.make_rounds import Events, hexed
 
 from sedge_edge.training.batches import batches, permutations
+from sedge_edge.training.local_training import phase_seed
+from sedge_edge.training.noise import noise
 from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_protocol.codec import Compression, ValueCoding, encode
 from sedge_protocol.wire.training import LastBatch, Training
@@ -121,3 +123,25 @@ def _fed_back(values: str, fraction: float, threshold: float, changes: list[list
         "values": values, "fraction": fraction, "threshold": threshold, "size": owed.size,
         "rounds": played,
     }  # fmt: skip
+
+
+def noises() -> Events:
+    """T12: the random numbers of a step."""
+    return [
+        {"seed": seed, "step": step, "numbers": noise(seed, step, count).tolist()}
+        for seed, step, count in (
+            (0, 0, 4),
+            (5, 0, 9),
+            (5, 1, 9),
+            (2**53 + 1, 70, 6),
+            (7, 2**20, 1),
+        )
+    ]
+
+
+def further_seeds() -> Events:
+    """T6: the seeds of an order's further trainings."""
+    return [
+        {"seed": seed, "training": k, "further": phase_seed(seed, k)}
+        for seed, k in ((0, 1), (0, 2), (20261123, 1), (2**53 + 1, 9))
+    ]

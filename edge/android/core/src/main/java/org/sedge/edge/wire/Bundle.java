@@ -37,6 +37,11 @@ public final class Bundle {
     private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
     private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
 
+    static { // for the coordinator, which hands out no work that needs more
+        PROGRAM.optional("memory_bytes", Type.integer(0, 1L << 50), 0L);
+        PROGRAM.optional("multiply_adds", Type.integer(0, 1L << 50), 0L);
+    }
+
     /** The coded vector of frozen data has 4 bytes per value plus at most this many: a header and five lengths. */
     private static final int MAX_DENSE_OVERHEAD = 32;
 

@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from tests.protocol.wire.test_program import REFUSED, model
+from onnx import ModelProto, NodeProto, TensorProto, helper
+from tests.protocol.wire.test_program import REFUSED, model, steps
 from tests.vectors.make_rounds import Events
 
 from sedge_protocol.wire.protobuf import field
@@ -39,7 +41,7 @@ def bundles() -> Events:
     def packed(manifest: dict[str, Any], files: dict[str, Any] | None = None) -> bytes:
         return written(json.dumps(manifest), {"train.bin": program} if files is None else files)
 
-    def twice(batch_size: int) -> bytes:
+    def twice(batch_size: str) -> bytes:
         text = json.dumps(manifest).replace(
             '"batch_size": ', f'"batch_size": {batch_size}, "batch_size": '
         )
@@ -80,7 +82,8 @@ def bundles() -> Events:
         ("a file that is a text (B5)", packed(manifest, {"train.bin": program, "x": "text"}), False),
         ("a hash in upper case (B3)", packed(
             {**manifest, "programs": [{**entry, "sha256": entry["sha256"].upper()}]}), False),
-        ("a key twice: the last counts (B5)", twice(0), True),
+        ("a key twice: the last counts (B5)", twice("0"), True),
+        ("no JSON: 04 (B2)", twice("04"), False),
         ("no layout's tensors (B5)", packed({**manifest, "layout": {"tensors": []}}), False),
         ("a tensor of 32 extents (B6)", packed(tensor(shape=[2, 3, *[1] * 30])), True),
         ("a tensor of 33 extents (B6)", packed(tensor(shape=[2, 3, *[1] * 31])), False),
@@ -160,7 +163,18 @@ def programs() -> Events:
     ):
         (changed := model()).opset_import.add(domain=domain, version=version)
         found.append((rule, changed, False))
+    for count, accepted in ((16384, True), (16385, False)):
+        steps(count)(changed := model())
+        found.append((f"a Scan of {count} steps", changed, accepted))
+    found += [*_small_programs()]
     made = [(rule, one.SerializeToString(deterministic=True), fine) for rule, one, fine in found]
+    small, most = made[-1][1], b"\xff" * 9
+    for rule, more, accepted in (
+        ("a varint of 64 bits", b"\x08" + most + b"\1", True),
+        ("a varint of 65 bits", b"\x08" + most + b"\2", False),
+        ("a text of 2^64 - 1 bytes", b"\x12" + most + b"\1", False),
+    ):
+        made.append((rule, more + small, accepted))
     perm = field(1, b"perm") + field(20, 7)
     for rule, numbers, accepted in (
         ("numbers one by one", field(8, 0), True),
@@ -170,7 +184,56 @@ def programs() -> Events:
         (rest := model()).ClearField("graph")
         graph = model().graph.SerializeToString(deterministic=True) + field(1, node)
         made.append((rule, rest.SerializeToString(deterministic=True) + field(7, graph), accepted))
+    one = _small([helper.make_node("Div", ["x", "x"], ["z"])], [2])
+    tensor = field(1, b"\1") + field(2, 7) + field(8, b"m") + field(9, bytes(8))
+    graph = one.graph.SerializeToString(deterministic=True) + field(5, tensor)
+    one.ClearField("graph")
+    made.append(("extents that are packed", one.SerializeToString() + field(7, graph), True))
     made.append(("a graph twice", made[0][1] + field(7, b""), False))
     made.append(("cut off", made[0][1][:-1], False))
     made.append(("cut off in a text", made[0][1] + field(3, b"later")[:-1], False))
     return [{"rule": rule, "program": data.hex(), "accepted": fine} for rule, data, fine in made]
+
+
+def _small_programs() -> Iterator[tuple[str, ModelProto, bool]]:
+    """Programs of a few nodes: the element types of outputs, and limits that are just kept."""
+    node = helper.make_node
+    equal, index = node("Equal", ["x", "x"], ["e"]), node("ArgMax", ["x"], ["i"])
+    pool = node("MaxPool", ["x"], ["p", "i"], kernel_shape=[1])
+
+    def divides(by: str, of: str = "x") -> NodeProto:
+        return node("Div", [of, by], ["z"])
+
+    for rule, nodes, accepted in (
+        ("floats are divided", [divides("x")], True),
+        (
+            "by Where",
+            [equal, node("Where", ["e", "x", "x"], ["f"]), divides("f")],
+            True,
+        ),
+        ("by ConstantOfShape", [node("ConstantOfShape", ["n"], ["f"]), divides("f")], True),
+        ("by MaxPool's values", [pool, divides("p")], True),
+        ("by MaxPool's indices", [pool, divides("i", "i")], False),
+        ("by ArgMax", [index, divides("i", "i")], False),
+        ("floats by whole numbers", [index, divides("i")], False),
+        ("by Equal", [equal, divides("e", "e")], False),
+        ("a Conv without its third input", [node("Conv", ["x", "x", ""], ["z"])], True),
+        ("a Max without its third input", [node("Max", ["x", "x", ""], ["z"])], False),
+        ("a later input that is computed", [index, node("Slice", ["x", "n", "i"], ["z"])], False),
+        ("an axis below 0", [node("Softmax", ["x"], ["z"], axis=-1)], True),
+    ):
+        yield rule, _small(nodes, [2]), accepted
+    for rule, shape in (
+        ("16 dimensions", [1] * 16), ("2^28 elements", [2**28]), ("no element, 0 times many", [0, 2**29]),
+    ):  # fmt: skip
+        yield rule, _small([divides("x")], shape), True
+
+
+def _small(nodes: list[NodeProto], shape: list[int]) -> ModelProto:
+    x, z = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("x", [2]), ("z", shape))
+    )
+    whole = helper.make_tensor("n", TensorProto.INT64, [1], b"\2" + bytes(7), raw=True)
+    graph = helper.make_graph(nodes, "", [x], [z], [whole])
+    return ModelProto(opset_import=[helper.make_opsetid("", 20)], graph=graph)

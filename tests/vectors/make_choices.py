@@ -24,7 +24,7 @@ from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import Metrics, Report, encode_update
-from sedge_protocol.wire.work import Step, Work
+from sedge_protocol.wire.work import Step
 
 AWAITED = bytes(range(16))
 
@@ -128,6 +128,11 @@ def verdicts() -> Events:
     def said(**fields: object) -> bytes:
         return encode_update(msgspec.structs.replace(report, **fields), good)
 
+    def with_array(value: float) -> bytes:
+        told = msgspec.structs.replace(report, arrays={"a": 1})
+        return encode_update(told, good, {"a": np.array([value], np.float32)})
+
+    choice, returns = {"choice": {"holdout": 0.5}}, {"returns": {"a": 1}}
     whole = said()
     cases: list[tuple[str, bytes, dict[str, Any]]] = [
         ("sound", whole, {}),
@@ -158,6 +163,22 @@ def verdicts() -> Events:
         ("finite, as the patch stands in the model's place",
          encode_update(msgspec.structs.replace(report, patch_hash=hashlib.sha256(patch).digest()),
                        delta({4: 3e38})), {"patch": patch}),
+        ("shares of 0 and 1", said(before=Metrics(1.0, 0.0, 4), after=Metrics(1.0, 1.0, 4)), {}),
+        ("a sparse share above 1", said(sparse=Metrics(1.0, 1.5, 4)), {}),
+        ("a share above 1 and a choice without an offer of one",
+         said(after=Metrics(1.0, 1.5, 4), patched=False), {}),
+        ("the choice of a patch that is not there", said(patched=True), {"work": choice}),
+        ("the choice of no patch, and a model that is not finite",
+         encode_update(msgspec.structs.replace(
+             report, patch_hash=hashlib.sha256(patch).digest(), patched=False), delta({4: 3e38})),
+         {"patch": patch, "work": choice}),
+        ("arrays as ordered", with_array(1.0), {"work": returns}),
+        ("an array that is not finite", with_array(np.nan), {"work": returns}),
+        ("an array that was not ordered", with_array(1.0), {}),
+        ("an array that lacks", whole, {"work": returns}),
+        ("no array, of an evaluation",
+         encode_update(msgspec.structs.replace(report, task="evaluate"), b""),
+         {"task": "evaluate", "work": returns}),
         ("a loss above the largest binary32", said(train_loss=1e39), {}),
         ("a loss that is the largest binary32", said(train_loss=float(np.finfo(np.float32).max)), {}),
         ("a report longer than the blob", (5000).to_bytes(4, "little") + whole[4:], {}),
@@ -166,7 +187,13 @@ def verdicts() -> Events:
     ]  # fmt: skip
     found: Events = []
     for name, blob, changed in cases:
-        asked: dict[str, Any] = {"patch": b"", "upload": True, "task": "train", "share": True}
+        asked: dict[str, Any] = {
+            "patch": b"",
+            "upload": True,
+            "task": "train",
+            "share": True,
+            "work": {},
+        }
         asked |= changed
         found.append({
             "name": name, "run": report.run, "round": report.round, "layout_hash": LAYOUT.hash.hex(),
@@ -190,7 +217,7 @@ def verdict(
     round_ = SimpleNamespace(
         round=sound.round, task=asked["task"], model=model, model_hash=sound.model_hash
     )
-    work = msgspec.msgpack.encode(Work(upload=asked["upload"]))
+    work = msgspec.msgpack.encode({"upload": asked["upload"], **asked["work"]})
     order = OrderRow(sound.run, sound.round, "pi-1", asked["patch"], work, b"")
     try:
         judge(order_context(run_store, cast(Run, run), cast(RoundRow, round_), order), blob)

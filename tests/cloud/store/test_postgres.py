@@ -2,18 +2,20 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from tests.cloud.helper import RUN, Cloud, small_update
 from tests.cloud.stores import on_servers, open_store
+from tests.fleet import always
 from tools.bench.parts.servers import PostgresServer, Servers
 
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store import postgres
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.leases import ProcessRow
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.postgres import Postgres
 from sedge_cloud.store.schema import SCHEMA
@@ -200,15 +202,24 @@ def test_a_lock_that_another_process_takes_while_the_server_is_not_asked(
         one.version()
 
 
-def test_rows_are_replaced_while_nobody_joins(
+def test_what_changes_tables_processes_or_all_rows_waits_for_the_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
-    with closing(open_folder(tmp_path / "source")) as source:
+    source, here = open_folder(tmp_path / "source"), ProcessRow(0, "host", "boot", 1, 1)
+    changes: list[Callable[[], object]] = [
+        lambda: open_store(tmp_path),
+        lambda: two.join(here, always(False)),
+        lambda: two.settle(always(()), always(False)),
+        lambda: source.copy_rows_to(two),
+    ]
+    for change in changes:
         with one._transaction(alone=True), pytest.raises(StorageError, match="lock timeout"):
-            source.copy_rows_to(two)
-        source.copy_rows_to(two)
+            change()
+    for change in changes:
+        change()
+    source.close()
 
 
 def test_a_full_disk_is_one_line_and_no_half_row() -> None:

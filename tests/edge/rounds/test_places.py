@@ -135,6 +135,13 @@ def test_a_server_that_fails_is_asked_again_after_ever_longer_pauses(
     device.give(placed(device, server, number + 1))
     device.settle()
     assert device.report(number + 1).http_bytes > 0
+    server.manner = "fails"
+    server.asked.clear()
+    for failures in (1, 2):  # the pauses begin anew
+        device.give(placed(device, server, number + 1 + failures))
+        device.settle()
+        assert len(server.asked) == failures
+        device.now += PAUSE_FIRST_S
 
 
 @pytest.mark.parametrize(("manner", "starts"), [("ranges", [4096, 12288]), ("whole", [4096])])
@@ -176,11 +183,16 @@ def test_the_newest_url_of_a_blob_is_asked_for(device: Harness, server: BlobServ
 def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) -> None:
     order = placed(device, server)
     (span,) = only(device.tell(order), FetchSpan)
-    device.now += STALL_S
+    data = device.served[order.bundle.transfer]
+    device.now += 0.9 * STALL_S
+    assert device.agent.fetched(FetchedChunk(span.number, 0, data[:4096]), device.now) == []
+    device.now += 0.9 * STALL_S
+    assert device.agent.poll(device.now) == []
+    device.now += 0.1 * STALL_S
     effects = device.agent.poll(device.now)
     assert StopSpan(span.number) in effects
     assert Subscribe(blob_topic("test", order.bundle.transfer)) in effects
-    late = FetchedChunk(span.number, 0, device.served[order.bundle.transfer][:4096])
+    late = FetchedChunk(span.number, 1, data[4096:8192])
     assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
 
 
@@ -201,6 +213,17 @@ def test_a_blob_that_a_server_had_not_is_never_asked_for_there_again(
     again = placed(device, server, 2)
     (span,) = only(device.tell(again), FetchSpan)
     assert span.manifest == again.model
+
+
+@pytest.mark.python_only("spans")
+def test_a_download_that_was_stopped_begins_again_at_the_server(
+    device: Harness, server: BlobServer
+) -> None:
+    order = placed(device, server)
+    (span,) = only(device.tell(order), FetchSpan)
+    assert StopSpan(span.number) in device.tell(Cancel(order.run, 0, "stopped"))
+    (again,) = only(device.tell(placed(device, server, 2)), FetchSpan)
+    assert again.manifest == span.manifest
 
 
 @pytest.mark.python_only("spans")

@@ -40,7 +40,7 @@ class Played:
                 self.report(0, 4)
             case "told":  # that nothing has come since
                 self.report(0, 4)
-            case "broken":
+            case _:  # broken
                 self.upload.disconnected()
                 self.upload.connected(self.now)
 

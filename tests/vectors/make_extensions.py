@@ -83,6 +83,8 @@ def _cases() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "X26: between the own model and the start", [patched, patched]
     yield "X26: with a model of its own", [_asked(blend=quarters, own_model=DITTO)]
     yield "X27: no such bias", [_asked(blend=Blend(0.5, "head.bias"))]
+    pulled = Training(4, 0.05, 0.5, prox=0.3)
+    yield "X11: a correction after a prox", [_asked(training=pulled) | {"correction": drift}]
 
 
 def extended_rounds() -> Events:

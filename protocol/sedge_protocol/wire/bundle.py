@@ -247,7 +247,7 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
             f"{where}: parts of {size} numbers do not fit an input of {manifest.input}"
         )
     for program in manifest.programs:
-        if "/" in program.file or program.file in ("", ".", ".."):
+        if Path(program.file).name != program.file or program.file in ("", ".."):
             raise CodecError(f"{where}: program file {program.file!r} contains a path")
         if program.name == GUIDED and manifest.guide is None:
             raise CodecError(f"{where}: program {GUIDED!r} without a guide")

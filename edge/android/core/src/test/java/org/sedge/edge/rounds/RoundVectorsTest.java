@@ -116,7 +116,7 @@ public class RoundVectorsTest {
 
     @Test
     public void extendedRounds() throws Exception {
-        assertEquals(8, play("extended_rounds"));
+        assertEquals(9, play("extended_rounds"));
     }
 
     /** Replays the runs in a group that need no unsupported extension. Returns the number of runs replayed. */

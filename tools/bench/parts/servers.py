@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -93,11 +94,21 @@ class _Server:
         self.process = self.call(["setpriv", "--pdeathsig", "KILL", *command])
 
     def stop(self) -> None:
-        """Kill the process, as if its machine had failed."""
+        """Kill the process and its children, as if their machine had failed, and wait for their ends.
+
+        PostgreSQL's children outlive it for a moment, in which they still commit and keep a new server out.
+        """
         assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)  # it starts no more children
+        children = [pid for pid, (_, parent) in _processes().items() if parent == self.process.pid]
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         self.process = None
+        while any(_processes().get(pid, ("Z", 0))[0] not in "ZX" for pid in children):
+            time.sleep(0.01)
 
     def close(self) -> None:
         """Kill the process if it is running, and delete the folder."""
@@ -109,6 +120,16 @@ class _Server:
         """Return an error with the end of the log, to raise if the server does not start."""
         log = (self.folder / "log").read_text(errors="replace")
         return RuntimeError(f"{error}\n{log[-2000:]}")
+
+
+def _processes() -> dict[int, tuple[str, int]]:
+    """Return the state and the parent's number of each process, by its number."""
+    found: dict[int, tuple[str, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended since the folder was listed
+            state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            found[int(path.parent.name)] = state, int(parent)
+    return found
 
 
 class PostgresServer(_Server):
@@ -154,13 +175,9 @@ class PostgresServer(_Server):
             "autovacuum": "off",
         }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        command: list[str | Path] = [*self._within, self._bin / "postgres", "-D", "data", *options]
-        self.begin(command)
+        self.begin([*self._within, self._bin / "postgres", "-D", "data", *options])
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
-            # A process of the server that was stopped may live on for a moment, and keeps this one out.
-            if self.process is not None and self.process.poll() is not None:
-                self.begin(command)
             try:
                 psycopg.connect(self.url("postgres")).close()
                 return

@@ -68,11 +68,11 @@ def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int
     """
     channels = x.shape[1]
     last = graph.transpose(x, [0, *range(2, x.rank), 1])
-    parts = _by_tap(graph, last, 1, window, positions)
+    parts = _slices(graph, last, 1, window, positions)
     return [graph.reshape(part, (part.size // channels, channels)) for part in parts]
 
 
-def _by_tap(
+def _slices(
     graph: Graph, x: Value, first: int, window: Window, positions: Sequence[int]
 ) -> list[Value]:
     """Return what each tap of the kernel reads of x, whose spatial axes begin at axis ``first``."""
@@ -116,7 +116,7 @@ def _by_columns(
     rows = grad.size // shape[0]
     columns = [
         graph.reshape(part, (shape[1], rows))
-        for part in _by_tap(graph, by_channel, 2, window, grad.shape[2:])
+        for part in _slices(graph, by_channel, 2, window, grad.shape[2:])
     ]
     by_row = graph.reshape(graph.transpose(grad, [0, *range(2, x.rank), 1]), (rows, shape[0]))
     product = gemm(graph, graph.concat(columns, 0), by_row)  # (T C, O)
